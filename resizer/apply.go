@@ -1,0 +1,157 @@
+package resizer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"pod-resizer/resizer/plan"
+)
+
+// fieldManager names our writes in managedFields and, with the account, in the audit log.
+const fieldManager = "pod-resizer"
+
+// writeTimeout bounds one write. It is shorter than the time between a lost leadership (renewDeadline) and its expiry
+// (leaseDuration), so that no write of an old leader meets one of the new.
+const writeTimeout = leaseDuration - renewDeadline - time.Second
+
+// apply carries out a decision: at most one write.
+func (c *Controller) apply(ctx context.Context, in plan.Input, d plan.Decision, m *memory) error {
+	switch d.Action {
+	case plan.Resize:
+		return c.resize(ctx, in, d, m)
+	case plan.Record:
+		return c.record(ctx, in.Pod, d, m)
+	default:
+		return nil
+	}
+}
+
+// resize lowers the CPU. A refusal for good reason is told to people, and retried with back-off because its cause (a
+// LimitRange, a quota) may go away.
+func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision, m *memory) error {
+	patch := podPatch{Spec: &specPatch{}}
+	for _, container := range slices.Sorted(maps.Keys(d.Target)) {
+		cpu := corev1.ResourceList{corev1.ResourceCPU: *d.Target[container].Quantity()}
+		p := containerPatch{Name: container, Resources: corev1.ResourceRequirements{Requests: cpu, Limits: cpu}}
+		if slices.ContainsFunc(in.Pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == container }) {
+			patch.Spec.InitContainers = append(patch.Spec.InitContainers, p)
+		} else {
+			patch.Spec.Containers = append(patch.Spec.Containers, p)
+		}
+	}
+	err := c.patch(ctx, in.Pod, patch, "resize", m)
+	switch {
+	case err == nil:
+		c.metrics.resizes.WithLabelValues(resultAccepted).Inc()
+		if d.Warning != "" {
+			c.events.Event(in.Pod, corev1.EventTypeWarning, string(plan.NotGuaranteed), d.Warning)
+		}
+		return nil
+	case gone(err):
+		return nil
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		c.metrics.resizes.WithLabelValues(resultRefused).Inc()
+		// Decide again, now knowing the refusal: it is recorded unless the pod says so already.
+		refusal := in.Refuse(err.Error())
+		if err := c.apply(ctx, in, refusal, m); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errRefused, err)
+	default:
+		c.metrics.resizes.WithLabelValues(resultError).Inc()
+		return err
+	}
+}
+
+// record writes status annotation, condition and, at the end of a good start, the marker: one patch on pods/status, which
+// unlike a patch on pods could never change an image.
+func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decision, m *memory) error {
+	condition := d.Condition(c.keys)
+	condition.LastTransitionTime = metav1.Now()
+	annotations := map[string]string{c.keys.Status: d.Status.String()}
+	if d.Status.Phase == plan.Steady {
+		annotations[c.keys.Resized] = "true"
+	}
+	patch := podPatch{Status: &statusPatch{Conditions: []corev1.PodCondition{condition}}}
+	patch.Metadata.Annotations = annotations
+	if err := c.patch(ctx, pod, patch, "status", m); err != nil {
+		if gone(err) {
+			return nil
+		}
+		return err
+	}
+	c.metrics.outcomes.WithLabelValues(string(d.Reason)).Inc()
+	eventType := corev1.EventTypeWarning
+	if d.Status.Phase == plan.Steady {
+		eventType = corev1.EventTypeNormal
+		if d.Status.StartupSeconds > 0 {
+			c.metrics.startup.Observe(d.Status.StartupSeconds)
+		}
+	}
+	c.events.Event(pod, eventType, string(d.Reason), d.Message)
+	return nil
+}
+
+// podPatch is a strategic merge patch: it merges containers and conditions by their names and leaves all else alone.
+type podPatch struct {
+	Metadata struct {
+		// UID is a precondition: a pod of the same name that came since (a StatefulSet's) is refused with 422.
+		UID         types.UID         `json:"uid"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+	} `json:"metadata"`
+	Spec   *specPatch   `json:"spec,omitempty"`
+	Status *statusPatch `json:"status,omitempty"`
+}
+
+type specPatch struct {
+	InitContainers []containerPatch `json:"initContainers,omitempty"`
+	Containers     []containerPatch `json:"containers,omitempty"`
+}
+
+type containerPatch struct {
+	Name      string                      `json:"name"`
+	Resources corev1.ResourceRequirements `json:"resources"`
+}
+
+type statusPatch struct {
+	Conditions []corev1.PodCondition `json:"conditions"`
+}
+
+// patch sends one patch to a subresource of the pod and remembers the version it led to. The metadata client asks for no
+// more than metadata in return, which spares encoding and decoding a whole pod.
+func (c *Controller) patch(ctx context.Context, pod *corev1.Pod, patch podPatch, subresource string, m *memory) error {
+	patch.Metadata.UID = pod.UID
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encoding the patch of pods/%s of %s/%s: %w", subresource, pod.Namespace, pod.Name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	after, err := c.writer.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{FieldManager: fieldManager}, subresource)
+	if err != nil {
+		return fmt.Errorf("patching pods/%s of %s/%s: %w", subresource, pod.Namespace, pod.Name, err)
+	}
+	m.written = after.ResourceVersion
+	return nil
+}
+
+// gone says whether the pod that a write was meant for is no more: deleted, or replaced by another of the same name.
+func gone(err error) bool {
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	var status *apierrors.StatusError
+	return errors.As(err, &status) && status.ErrStatus.Details != nil &&
+		slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}

@@ -1,0 +1,59 @@
+package resizer
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pod-resizer/resizer/plan"
+)
+
+// Results of a write to pods/resize.
+const (
+	resultAccepted = "accepted"
+	resultRefused  = "refused"
+	resultError    = "error"
+)
+
+type metrics struct {
+	resizes     *prometheus.CounterVec
+	outcomes    *prometheus.CounterVec
+	startup     prometheus.Histogram
+	leader      prometheus.Gauge
+	queueLength prometheus.Gauge
+}
+
+// newMetrics registers the resizer's metrics, every label value present from the start, so that a rate over the first
+// event is not lost.
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	m := &metrics{
+		resizes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pod_resizer_resizes_total",
+			Help: "Writes to pods/resize by result: accepted by the API server, refused for good reason (403, 422), error (retried).",
+		}, []string{"result"}),
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pod_resizer_outcomes_total",
+			Help: "What was recorded on pods, by reason: CPULowered and NothingToLower end a start well, the others need a person.",
+		}, []string{"reason"}),
+		startup: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "pod_resizer_startup_duration_seconds",
+			Help: "Time from the container's start to the trigger, for pods whose CPU was lowered.",
+			// 1 s (the API's resolution of container starts) to 17 min, each bucket twice the one before.
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}),
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "pod_resizer_leader",
+			Help: "1 while this replica is the one that resizes, else 0.",
+		}),
+		queueLength: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "pod_resizer_queue_length",
+			Help: "Opted-in pods that wait for a worker.",
+		}),
+	}
+	for _, result := range []string{resultAccepted, resultRefused, resultError} {
+		m.resizes.WithLabelValues(result)
+	}
+	for _, reason := range plan.RecordedReasons() {
+		m.outcomes.WithLabelValues(string(reason))
+	}
+	registerer.MustRegister(m.resizes, m.outcomes, m.startup, m.leader, m.queueLength)
+	return m
+}

@@ -1,0 +1,43 @@
+package resizer
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"pod-resizer/resizer/plan"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/cache"
+)
+
+// reconcile brings one pod one step further: observe, decide, apply. It returns when to look again without an event (zero:
+// an event will come); an error makes the queue retry with back-off.
+func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+	pod, err := c.pods.Pods(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !c.keys.OptedIn(pod.Annotations) { // Opted out since it was queued.
+		return 0, nil
+	}
+	m := c.remember(pod.UID)
+	if stale, err := m.stale(pod); stale || err != nil {
+		return 0, err
+	}
+	in := c.observe(pod, m)
+	d := plan.Decide(in)
+	if d.Triggered && m.triggeredAt.IsZero() {
+		m.triggeredAt = in.Now
+	}
+	level := slog.LevelInfo
+	if d.Action == plan.Wait {
+		level = slog.LevelDebug
+	}
+	c.log.Log(ctx, level, "decided", "pod", key, "uid", pod.UID, "action", d.Action, "reason", d.Reason,
+		"message", d.Message, "requeue_after", d.RequeueAfter)
+	return d.RequeueAfter, c.apply(ctx, in, d, m)
+}
