@@ -1,0 +1,202 @@
+// Package cluster builds and runs a real Kubernetes cluster of one node from Go modules alone: API server, controller
+// manager, scheduler, kubelet, etcd, containerd and runc, with no distribution package, registry or docker.
+//
+// All of it lives under one supervisor process, PID 1 of namespaces of its own. The host sees that process tree, a
+// cgroup subtree, one folder and one port on loopback; with the supervisor gone, the kernel takes the rest away.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DirVariable names the environment variable that leads a command to a running cluster's folder.
+const DirVariable = "POD_RESIZER_CLUSTER_DIR"
+
+var (
+	// ErrUp says that the cluster is up already.
+	ErrUp = errors.New("the cluster is up already")
+	// ErrNotUp says that there is no running cluster.
+	ErrNotUp = errors.New("the cluster is not up")
+)
+
+// Options say which cluster is meant. The zero value is the default one.
+type Options struct {
+	Name       string    // default "default"; two clusters may run side by side under two names
+	Dir        string    // folder of its state; default $POD_RESIZER_CLUSTER_DIR, else one in the user's cache folder
+	Kubernetes string    // default DefaultKubernetes
+	Out        io.Writer // progress for a person; default none
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Name == "" {
+		o.Name = "default"
+	}
+	// The name becomes part of a cgroup's path.
+	if !regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`).MatchString(o.Name) {
+		return o, fmt.Errorf("cluster name %q: use up to 32 small letters, digits and dashes", o.Name)
+	}
+	if o.Kubernetes == "" {
+		o.Kubernetes = DefaultKubernetes
+	}
+	if o.Dir == "" {
+		o.Dir = os.Getenv(DirVariable)
+	}
+	if o.Dir == "" {
+		cache, err := cacheDir()
+		if err != nil {
+			return o, err
+		}
+		o.Dir = filepath.Join(cache, "cluster", o.Name)
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return o, fmt.Errorf("finding the cluster's folder: %w", err)
+	}
+	o.Dir = dir
+	return o, nil
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	dir   string
+	state state
+
+	mu      sync.Mutex
+	control *os.File // held by the process that started the cluster, which dies with it unless Detach was called
+}
+
+// Open finds the running cluster that Up, in this or another process, has started.
+func Open(o Options) (*Cluster, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s, err := readState(o.Dir)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !(s.Ready && s.Supervisor.alive()) {
+		return nil, fmt.Errorf("%w (looked in %s): start it with `cluster up`", ErrNotUp, o.Dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{dir: o.Dir, state: s}, nil
+}
+
+// Detach lets the cluster outlive the process that called Up; until then it ends with that process, even on kill -9.
+func (c *Cluster) Detach() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.control == nil {
+		return nil
+	}
+	defer func() { c.control = nil }()
+	if err := detach(c.control); err != nil {
+		return fmt.Errorf("detaching the cluster: %w", err)
+	}
+	return nil
+}
+
+// Down ends the cluster and removes every trace of it.
+func (c *Cluster) Down(ctx context.Context) error {
+	err := Down(ctx, Options{Name: c.state.Name, Dir: c.dir})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.control != nil {
+		c.control.Close()
+		c.control = nil
+	}
+	return err
+}
+
+// Dir is the folder that holds everything the cluster keeps.
+func (c *Cluster) Dir() string { return c.dir }
+
+// Kubernetes is the version that runs.
+func (c *Cluster) Kubernetes() string { return c.state.Kubernetes }
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, kubeconfigFile) }
+
+// AuditLog is the path of the API server's audit log: one JSON event a line for every write, reads left out.
+func (c *Cluster) AuditLog() string { return filepath.Join(c.dir, auditFile) }
+
+// Logs is the folder of the components' logs.
+func (c *Cluster) Logs() string { return filepath.Join(c.dir, logsDir) }
+
+// RESTConfig is the administrator's, without client-go's rate limit.
+func (c *Cluster) RESTConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("reading the cluster's kubeconfig: %w", err)
+	}
+	config.QPS = -1
+	return config, nil
+}
+
+// Status is what a person wants to know about a cluster.
+type Status struct {
+	Name       string    `json:"name"`
+	Up         bool      `json:"up"`
+	Reason     string    `json:"reason,omitempty"` // why it is not up or not healthy
+	Dir        string    `json:"dir"`
+	Kubernetes string    `json:"kubernetes,omitempty"`
+	Server     string    `json:"server,omitempty"`
+	Kubeconfig string    `json:"kubeconfig,omitempty"`
+	NodeReady  bool      `json:"nodeReady"`
+	Pods       int       `json:"pods"`
+	PID        int       `json:"pid,omitempty"` // of the supervisor
+	Started    time.Time `json:"started,omitzero"`
+}
+
+// ReadStatus looks at a cluster, up or not.
+func ReadStatus(ctx context.Context, o Options) (Status, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return Status{}, err
+	}
+	status := Status{Name: o.Name, Dir: o.Dir}
+	c, err := Open(o)
+	if err != nil {
+		status.Reason = err.Error()
+		if words := lastWords(o.Dir); words != "" {
+			status.Reason += "\nlast run: " + words
+		}
+		return status, nil
+	}
+	status = Status{
+		Name: c.state.Name, Up: true, Dir: c.dir, Kubernetes: c.state.Kubernetes, Server: c.state.Server,
+		Kubeconfig: c.Kubeconfig(), PID: c.state.Supervisor.PID, Started: c.state.Started,
+	}
+	config, err := c.RESTConfig()
+	if err != nil {
+		return status, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return status, fmt.Errorf("making a client: %w", err)
+	}
+	if status.NodeReady, err = nodeReady(ctx, client); err != nil {
+		status.Reason = err.Error()
+		return status, nil
+	}
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		status.Reason = err.Error()
+		return status, nil
+	}
+	status.Pods = len(pods.Items)
+	return status, nil
+}

@@ -1,0 +1,215 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func TestRunningSaysHowFarAndHowLong(t *testing.T) {
+	for _, c := range []struct {
+		elapsed, estimate time.Duration
+		want              string
+	}{
+		{0, 390 * time.Second, "building x (1 of 9), about 6m30s"},
+		{130 * time.Second, 390 * time.Second, "building x (1 of 9), 2m10s of about 6m30s"},
+		{0, 0, "building x (1 of 9)"},
+		{2500 * time.Millisecond, 0, "building x (1 of 9), 2.5s"},
+	} {
+		if got := running("building x (1 of 9)", c.elapsed, c.estimate); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+	if got, want := ended("x", 61*time.Second, errors.New("no")), "x: stopped after 1m1s"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestProgressWithoutATerminalIsWholeLines(t *testing.T) {
+	var out bytes.Buffer
+	p := newProgress(&out)
+	done := p.step("starting", 12*time.Second)
+	p.note("  etcd ready after 0.5s")
+	done(nil)
+	if got, want := out.String(), "starting, about 12s\n  etcd ready after 0.5s\nstarting: done in 0.0s\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHashChangesWithWhateverDecidesTheBinaries(t *testing.T) {
+	dir := t.TempDir()
+	write := func(file, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module x\n\ngo 1.26.0\n")
+	write("go.sum", "")
+	write("a.go", "package a")
+	hash := func(p pin) string {
+		t.Helper()
+		p.Dir, p.Sources = dir, []string{dir}
+		h, err := p.hash(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	first := hash(pin{})
+	seen := []string{first}
+	for name, change := range map[string]func() pin{
+		"ldflags": func() pin { return pin{LDFlags: "-s"} },
+		"tags":    func() pin { return pin{Tags: "x"} },
+		"cgo":     func() pin { return pin{CGO: true} },
+		"go.sum":  func() pin { write("go.sum", "y"); return pin{} },
+		"source":  func() pin { write("a.go", "package b"); return pin{} },
+	} {
+		h := hash(change())
+		if slices.Contains(seen, h) && h != first {
+			t.Errorf("%s: hash %s was seen before", name, h)
+		}
+		if h == first {
+			t.Errorf("%s does not change the hash", name)
+		}
+		seen = append(seen, h)
+		write("go.sum", "")
+		write("a.go", "package a")
+	}
+	write("a_test.go", "package a")
+	if hash(pin{}) != first {
+		t.Error("a test file changes the hash")
+	}
+}
+
+func TestUnknownKubernetesNamesThePinnedOnes(t *testing.T) {
+	_, err := pins("/", "1.2.3")
+	if err == nil || !strings.Contains(err.Error(), DefaultKubernetes) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestReadQuota(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		v2    bool
+		want  Quota
+		milli int64
+	}{
+		{"v1", map[string]string{"cpu.cfs_quota_us": "5000\n", "cpu.cfs_period_us": "100000\n"}, false, Quota{5000, 100000}, 50},
+		{"v1 without a limit", map[string]string{"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, false, Quota{-1, 100000}, -1},
+		{"v2", map[string]string{"cpu.max": "20000 100000\n"}, true, Quota{20000, 100000}, 200},
+		{"v2 without a limit", map[string]string{"cpu.max": "max 100000\n"}, true, Quota{-1, 100000}, -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for f, content := range c.files {
+				if err := os.WriteFile(filepath.Join(dir, f), []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := readQuota(dir, c.v2)
+			if err != nil || got != c.want || got.MilliCPU() != c.milli {
+				t.Errorf("got %+v (%dm), %v; want %+v (%dm)", got, got.MilliCPU(), err, c.want, c.milli)
+			}
+		})
+	}
+}
+
+func TestParseStatCopesWithAnyProgramName(t *testing.T) {
+	stat := "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2"
+	if state, start, err := parseStat(stat); state != "S" || start != 987654 || err != nil {
+		t.Errorf("got %q, %d, %v", state, start, err)
+	}
+}
+
+func TestAReusedPidIsNotAlive(t *testing.T) {
+	me, err := identify(os.Getpid())
+	if err != nil || !me.alive() {
+		t.Fatalf("this process: %+v, %v", me, err)
+	}
+	for _, other := range []process{{PID: me.PID, Start: me.Start + 1, Boot: me.Boot}, {PID: me.PID, Start: me.Start, Boot: "x"}, {}} {
+		if other.alive() {
+			t.Errorf("%+v counts as alive", other)
+		}
+	}
+}
+
+func TestAFolderWithOtherFilesIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	if err := claim(dir); err != nil {
+		t.Errorf("an empty folder is refused: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Down(context.Background(), Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestKubeconfigIsCompleteAndPrivate(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := newAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.issue(identity{File: "admin", Name: "admin", Groups: []string{"system:masters"}}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "kubeconfig")
+	if err := ca.writeKubeconfig(path, "https://127.0.0.1:1234", "admin"); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil || config.Host != "https://127.0.0.1:1234" || len(config.CAData) == 0 || len(config.CertData) == 0 || len(config.KeyData) == 0 {
+		t.Errorf("got %+v, %v", config, err)
+	}
+}
+
+func TestTheSameFilesGiveTheSameImage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "app")
+	if err := os.WriteFile(file, []byte("#!"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	image := Image{Ref: "app:v1", Files: map[string]string{"/usr/bin/app": file}}
+	digest := func() string {
+		t.Helper()
+		i, err := image.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := i.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := i.ConfigFile()
+		if err != nil || config.Config.User != "65532:65532" || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/app"}) {
+			t.Errorf("config %+v, %v", config, err)
+		}
+		return d.String()
+	}
+	first := digest()
+	if err := os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if again := digest(); again != first {
+		t.Errorf("%s, then %s", first, again)
+	}
+	image.Files["/second"] = file
+	if _, err := image.Build(); err == nil {
+		t.Error("two files and no entrypoint are accepted")
+	}
+}

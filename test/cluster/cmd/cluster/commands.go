@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"pod-resizer/test/cluster"
+)
+
+func root() *cobra.Command {
+	var o cluster.Options
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "A real one-node Kubernetes cluster, built from Go modules and gone without a trace",
+		Long: `A real one-node Kubernetes cluster (API server, controller manager, scheduler, kubelet, etcd, containerd,
+runc), built from the Go module proxy with Go and a C compiler alone. It needs root on Linux; only build does not.
+
+Everything runs under one process in namespaces of its own: the machine's network, mounts and sysctls are not changed.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&o.Name, "name", "", `name of the cluster, for several side by side (default "default")`)
+	flags.StringVar(&o.Dir, "dir", "", "folder for its state (default $"+cluster.DirVariable+", else one in the user's cache folder)")
+	flags.StringVar(&o.Kubernetes, "kubernetes", cluster.DefaultKubernetes, "version of Kubernetes")
+	cmd.AddCommand(up(&o), down(&o), status(&o), run(&o), build(&o), loadImage(&o))
+	return cmd
+}
+
+func up(o *cluster.Options) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Build what is missing and start the cluster",
+		Example: `  cluster up
+  cluster up --yes --name second`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := start(cmd, *o, yes)
+			if errors.Is(err, cluster.ErrUp) {
+				fmt.Fprintf(cmd.OutOrStdout(), "The cluster is up already.\nKUBECONFIG=%s\n", c.Kubeconfig())
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if err := c.Detach(); err != nil {
+				return errors.Join(err, c.Down(cmd.Context()))
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "KUBECONFIG=%s\n", c.Kubeconfig())
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask first (CI=true does the same)")
+	return cmd
+}
+
+// start asks, unless it need not, and brings the cluster up. With cluster.ErrUp it returns the one that is up.
+func start(cmd *cobra.Command, o cluster.Options, yes bool) (*cluster.Cluster, error) {
+	if err := cluster.Supported(); err != nil {
+		return nil, err
+	}
+	if c, err := cluster.Open(o); err == nil {
+		if running := c.Kubernetes(); running != o.Kubernetes {
+			return nil, fmt.Errorf("the cluster is up with Kubernetes %s, not %s: run `cluster down` first, or choose another --name", running, o.Kubernetes)
+		}
+		return c, cluster.ErrUp
+	}
+	if !yes && os.Getenv("CI") != "true" {
+		if err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil {
+			return nil, err
+		}
+	}
+	o.Out = cmd.ErrOrStderr()
+	return cluster.Up(cmd.Context(), o)
+}
+
+const touches = `This starts a Kubernetes cluster on this machine, as root. While it is up the machine has
+  - a tree of processes in mount, PID, network, UTS and IPC namespaces of its own
+  - a cgroup subtree /pod-resizer-NAME, for the pods
+  - one folder for its state and one for the built programs, both in your cache folder
+  - one port, on 127.0.0.1
+The machine's network, mounts, sysctls and other files stay as they are. "cluster down" takes all but the built
+programs away.
+`
+
+func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
+	f, ok := in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return errors.New("starting a cluster changes this machine a little, and there is no terminal to ask on: add --yes, or set CI=true")
+	}
+	fmt.Fprint(out, touches, "Go on? [y/N] ")
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(in).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done(): // Ctrl-C does not end a read
+		fmt.Fprintln(out)
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+	}
+	return errors.New("not started")
+}
+
+func down(o *cluster.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "down",
+		Short:   "End the cluster and remove every trace of it, also what a killed run has left",
+		Example: "  cluster down",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			began := time.Now()
+			if err := cluster.Down(cmd.Context(), *o); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "The cluster is down (%.1fs).\n", time.Since(began).Seconds())
+			return nil
+		},
+	}
+}
+
+func status(o *cluster.Options) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Say whether the cluster is up; exit code 1 if it is not, or its node is not ready",
+		Example: "  cluster status --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return fmt.Errorf("--output %q: use text or json", output)
+			}
+			// An API server that hangs is an answer too.
+			ctx, cancel := context.WithTimeout(cmd.Context(), 5*time.Second)
+			defer cancel()
+			s, err := cluster.ReadStatus(ctx, *o)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if output == "json" {
+				encoder := json.NewEncoder(out)
+				encoder.SetIndent("", "  ")
+				err = encoder.Encode(s)
+			} else {
+				err = printStatus(out, s)
+			}
+			if err == nil && !s.NodeReady {
+				err = errors.New(s.Reason)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&output, "output", "text", "text or json")
+	return cmd
+}
+
+func printStatus(out io.Writer, s cluster.Status) error {
+	if !s.Up {
+		return nil // the error says it all
+	}
+	node := "ready"
+	if !s.NodeReady {
+		node = "not ready"
+	}
+	_, err := fmt.Fprintf(out, "cluster     %s, Kubernetes %s, up for %s\nnode        %s, %d pods\nserver      %s\nfolder      %s\nKUBECONFIG=%s\n",
+		s.Name, s.Kubernetes, time.Since(s.Started).Round(time.Second), node, s.Pods, s.Server, s.Dir, s.Kubeconfig)
+	return err
+}
+
+func run(o *cluster.Options) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
+		Short: "Run a command with a cluster that lasts as long as it does",
+		Long: `Starts the cluster, runs the command with KUBECONFIG and ` + cluster.DirVariable + ` set, and takes the cluster down
+again however the command ends. The exit code is the command's. A cluster that is up already is used and left up.`,
+		Example: "  cluster run -- go test ./e2e/...",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			c, err := start(cmd, *o, yes)
+			switch {
+			case errors.Is(err, cluster.ErrUp):
+				fmt.Fprintln(cmd.ErrOrStderr(), "Using the cluster that is up already.")
+			case err != nil:
+				return err
+			default:
+				defer func() {
+					if downErr := c.Down(cmd.Context()); downErr != nil {
+						fmt.Fprintln(cmd.ErrOrStderr(), "Error:", downErr)
+						err = errors.Join(downErr, err)
+					}
+				}()
+			}
+			child := exec.CommandContext(cmd.Context(), args[0], args[1:]...)
+			child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
+			child.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), cluster.DirVariable+"="+c.Dir())
+			// A Ctrl-C on the terminal has reached the command by itself; other signals have not.
+			child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
+			child.WaitDelay = 30 * time.Second
+			return child.Run()
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask first (CI=true does the same)")
+	return cmd
+}
+
+func build(o *cluster.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "build",
+		Short:   "Build the cluster's programs into the cache folder and start nothing; needs no root",
+		Example: "  cluster build",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Out = cmd.ErrOrStderr()
+			return cluster.Build(cmd.Context(), *o)
+		},
+	}
+}
+
+func loadImage(o *cluster.Options) *cobra.Command {
+	var image cluster.Image
+	cmd := &cobra.Command{
+		Use:     "load-image REF PATH=FILE...",
+		Short:   "Make an image of some files and load it into the running cluster",
+		Example: "  cluster load-image pod-resizer:dev /pod-resizer=bin/pod-resizer",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := cluster.Open(*o)
+			if err != nil {
+				return err
+			}
+			image.Ref, image.Files = args[0], map[string]string{}
+			for _, arg := range args[1:] {
+				path, file, ok := strings.Cut(arg, "=")
+				if !ok {
+					return fmt.Errorf("%q: want PATH=FILE, the path in the image and the file on this machine", arg)
+				}
+				image.Files[path] = file
+			}
+			return c.LoadImage(cmd.Context(), image)
+		},
+	}
+	cmd.Flags().StringSliceVar(&image.Entrypoint, "entrypoint", nil, "program and arguments, with commas (default the only file)")
+	cmd.Flags().StringVar(&image.User, "user", "", "user and group (default 65532:65532)")
+	return cmd
+}

@@ -1,0 +1,263 @@
+package supervise
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pod-resizer/test/cluster/internal/cgroup"
+)
+
+// readyTimeout bounds a component's start. The slowest, kube-apiserver, takes 4 s on two free cores; a loaded machine
+// may need ten times that.
+const readyTimeout = 90 * time.Second
+
+type supervisor struct {
+	spec   Spec
+	log    *slog.Logger
+	events *json.Encoder
+	failed chan error
+
+	mu       sync.Mutex // held while a component starts, so that its death is not taken for an orphan's
+	running  map[int]Component
+	stopping bool
+}
+
+// Run runs the cluster and returns why it ended, after all its processes are gone.
+func Run(spec Spec, log *slog.Logger) error {
+	for fd := ListenerFD; fd <= EventsFD; fd++ {
+		syscall.CloseOnExec(fd) // none of the components may keep the launcher waiting
+	}
+	s := &supervisor{
+		spec: spec, log: log, events: json.NewEncoder(os.NewFile(EventsFD, "events")),
+		failed: make(chan error, 1), running: map[int]Component{},
+	}
+	control := bufio.NewReader(os.NewFile(ControlFD, "control"))
+	if b, err := control.ReadByte(); err != nil || b != Go {
+		return errors.New("the launcher went away before the start")
+	}
+	hierarchies, err := cgroup.Hierarchies()
+	if err == nil {
+		err = s.start(hierarchies)
+	}
+	if err == nil {
+		go s.obey(control)
+		err = <-s.failed
+	}
+	s.emit(Event{Error: err.Error()})
+	log.Error("stopping the cluster", "reason", err)
+	s.killAll()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(err, cgroup.Remove(ctx, hierarchies, spec.Cgroup))
+}
+
+func (s *supervisor) start(hierarchies []cgroup.Hierarchy) error {
+	if err := cgroup.Create(hierarchies, s.spec.Cgroup); err != nil {
+		return err
+	}
+	if err := setUpMounts(s.spec); err != nil {
+		return err
+	}
+	if err := setUpNetwork(s.spec); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(s.spec.Hostname)); err != nil {
+		return fmt.Errorf("setting the host name: %w", err)
+	}
+	l, err := listener()
+	if err != nil {
+		return err
+	}
+	go func() { s.fail(proxy(l, s.spec.Proxy)) }()
+	go s.reap()
+	ready := map[string]chan struct{}{}
+	for _, c := range s.spec.Components {
+		ready[c.Name] = make(chan struct{})
+	}
+	for _, c := range s.spec.Components {
+		go func() {
+			for _, name := range c.After {
+				<-ready[name]
+			}
+			began := time.Now()
+			if err := s.startComponent(c); err != nil {
+				s.fail(err)
+				return
+			}
+			if err := awaitReady(c.Ready); err != nil {
+				s.fail(fmt.Errorf("waiting for %s: %w\n%s", c.Name, err, Tail(c.Log)))
+				return
+			}
+			s.emit(Event{Component: c.Name, Seconds: time.Since(began).Seconds()})
+			close(ready[c.Name])
+		}()
+	}
+	return nil
+}
+
+// obey ends the cluster when the launcher goes away without having let it go, or on a signal.
+func (s *supervisor) obey(control *bufio.Reader) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() { s.fail(fmt.Errorf("signal: %s", <-signals)) }()
+	if b, err := control.ReadByte(); err != nil || b != Detach {
+		s.fail(errors.New("the process that started the cluster went away"))
+	}
+}
+
+func (s *supervisor) startComponent(c Component) error {
+	out, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("opening the log of %s: %w", c.Name, err)
+	}
+	defer out.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", c.Name, err)
+	}
+	defer null.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return fmt.Errorf("starting %s: the cluster is stopping", c.Name)
+	}
+	p, err := os.StartProcess(c.Path, append([]string{c.Path}, c.Args...), &os.ProcAttr{
+		Dir: "/", Env: c.Env, Files: []*os.File{null, out, out},
+	})
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", c.Name, err)
+	}
+	s.running[p.Pid] = c
+	s.log.Info("component started", "component", c.Name, "pid", p.Pid)
+	return nil
+}
+
+// reap collects every child, as PID 1 must: components, and orphans such as containerd's shims. A component that ends
+// is never restarted: what made it end would be hidden.
+func (s *supervisor) reap() {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		if errors.Is(err, syscall.ECHILD) {
+			s.mu.Lock()
+			stopping := s.stopping
+			s.mu.Unlock()
+			if stopping {
+				return
+			}
+			time.Sleep(20 * time.Millisecond) // no component has been started yet
+			continue
+		}
+		if err != nil {
+			continue // EINTR
+		}
+		s.mu.Lock()
+		c, ok := s.running[pid]
+		delete(s.running, pid)
+		stopping := s.stopping
+		s.mu.Unlock()
+		if ok && !stopping {
+			s.fail(fmt.Errorf("%s ended by itself (%s); the end of its log, %s:\n%s", c.Name, describe(status), c.Log, Tail(c.Log)))
+		}
+	}
+}
+
+// killAll returns once no process but this one is left in the PID namespace.
+func (s *supervisor) killAll() {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	for {
+		// To PID 1, -1 means every other process of its namespace and of those below it.
+		if err := syscall.Kill(-1, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s *supervisor) fail(err error) {
+	select {
+	case s.failed <- err:
+	default: // the first reason is the one to report
+	}
+}
+
+// emit tells the launcher; a launcher that has let the cluster go no longer listens.
+func (s *supervisor) emit(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.events.Encode(e)
+}
+
+func describe(status syscall.WaitStatus) string {
+	if status.Signaled() {
+		return "signal: " + status.Signal().String()
+	}
+	return fmt.Sprintf("exit status %d", status.ExitStatus())
+}
+
+func awaitReady(target string) error {
+	scheme, addr, _ := strings.Cut(target, "://")
+	probe := func() error {
+		c, err := net.DialTimeout(scheme, addr, time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	switch scheme {
+	case "":
+		return nil
+	case "https":
+		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true,
+			// Only asks whether the server that was started here has come up.
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec
+		}}
+		probe = func() error {
+			resp, err := client.Get(target)
+			if err != nil {
+				return err
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s answers %s", target, resp.Status)
+			}
+			return nil
+		}
+	}
+	deadline := time.Now().Add(readyTimeout)
+	for {
+		err := probe()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// Tail is the end of a log file, enough to see why a program ended.
+func Tail(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
+}

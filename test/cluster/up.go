@@ -1,0 +1,346 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"pod-resizer/test/cluster/internal/cgroup"
+	"pod-resizer/test/cluster/internal/supervise"
+)
+
+const (
+	// nodeTimeout bounds the wait from the kubelet's start to a Ready node, 3 s on two free cores.
+	nodeTimeout = 90 * time.Second
+	// cleanupTimeout bounds what follows Ctrl-C or a failure: kill, rmdir, remove files; a second as a rule.
+	cleanupTimeout = 30 * time.Second
+	// startEstimate is what `up` takes on two cores once everything is built.
+	startEstimate = 12 * time.Second
+)
+
+// Up builds what is missing and starts the cluster; it returns when the node is Ready and pods can be created. The
+// cluster ends with this process, unless Detach is called. What an earlier run left behind in the folder is cleaned
+// first. When Up fails, or ctx ends, it leaves nothing behind but the logs, in the folder.
+func Up(ctx context.Context, o Options) (*Cluster, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := Supported(); err != nil {
+		return nil, err
+	}
+	if err := claim(o.Dir); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if c, err := Open(o); err == nil {
+		return c, fmt.Errorf("%w in %s", ErrUp, o.Dir)
+	}
+	progress := newProgress(o.Out)
+	binaries, err := build(ctx, o.Kubernetes, progress)
+	if err != nil {
+		return nil, err
+	}
+	if err := cleanUp(ctx, o); err != nil {
+		return nil, fmt.Errorf("cleaning up after an earlier run: %w", err)
+	}
+	done := progress.step("starting Kubernetes "+o.Kubernetes, startEstimate)
+	c, err := start(ctx, o, binaries, progress)
+	done(err)
+	if err == nil {
+		return c, nil
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	return nil, errors.Join(err, within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o, logsDir) }))
+}
+
+func start(ctx context.Context, o Options, binaries binaries, progress *progress) (*Cluster, error) {
+	began := time.Now()
+	// The state file comes first: it marks the folder as ours.
+	c := &Cluster{dir: o.Dir, state: state{Name: o.Name, Kubernetes: o.Kubernetes, Started: began.UTC(), Ctr: binaries["ctr"]}}
+	if err := c.state.write(o.Dir); err != nil {
+		return nil, err
+	}
+	// Made here, in the host's network namespace, and handed on.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("opening a port for the API server: %w", err)
+	}
+	defer l.Close()
+	c.state.Server = "https://" + l.Addr().String()
+	config := config{dir: o.Dir, name: o.Name, server: c.state.Server, binaries: binaries}
+	if err := config.write(); err != nil {
+		return nil, err
+	}
+	spec, err := json.MarshalIndent(config.spec(), "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("writing the supervisor's spec: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(o.Dir, specFile), spec, 0o600); err != nil {
+		return nil, fmt.Errorf("writing the supervisor's spec: %w", err)
+	}
+	events, err := c.startSupervisor(l, binaries["supervisor"])
+	if err != nil {
+		return nil, err
+	}
+	up := false
+	defer func() {
+		if !up {
+			c.control.Close() // the supervisor ends the rest
+		}
+	}()
+	if err := c.follow(ctx, events, config.spec().Components, binaries["pause"], progress); err != nil {
+		return nil, err
+	}
+	nodeBegan := time.Now()
+	if err := c.awaitNode(ctx, events); err != nil {
+		return nil, err
+	}
+	progress.note(fmt.Sprintf("  node ready %s after the kubelet's start", short(time.Since(nodeBegan))))
+	c.state.Ready = true
+	if err := c.state.write(o.Dir); err != nil {
+		return nil, err
+	}
+	up = true
+	return c, nil
+}
+
+// startSupervisor starts PID 1 of the new namespaces, records who it is, and only then lets it go on.
+func (c *Cluster) startSupervisor(l net.Listener, program string) (<-chan supervise.Event, error) {
+	listening, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return nil, fmt.Errorf("handing on the API server's port: %w", err)
+	}
+	defer listening.Close()
+	controlRead, controlWrite, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("making the supervisor's pipes: %w", err)
+	}
+	defer controlRead.Close()
+	eventsRead, eventsWrite, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("making the supervisor's pipes: %w", err)
+	}
+	defer eventsWrite.Close()
+	log, err := os.Create(filepath.Join(c.Logs(), "supervisor.log"))
+	if err != nil {
+		return nil, fmt.Errorf("opening the supervisor's log: %w", err)
+	}
+	defer log.Close()
+
+	cmd := exec.Command(program, filepath.Join(c.dir, specFile))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.ExtraFiles = []*os.File{listening, controlRead, eventsWrite} // ListenerFD, ControlFD, EventsFD
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true, // a Ctrl-C on the terminal is the launcher's to handle
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS |
+			syscall.CLONE_NEWIPC,
+	}
+	if err := cmd.Start(); err != nil {
+		controlWrite.Close()
+		eventsRead.Close()
+		return nil, fmt.Errorf("starting the supervisor in namespaces of its own: %w (in a container, run it privileged)", err)
+	}
+	go func() { _ = cmd.Wait() }() // its log and its last event tell why it ended
+	c.control = controlWrite
+	if c.state.Supervisor, err = identify(cmd.Process.Pid); err == nil {
+		err = c.state.write(c.dir)
+	}
+	if err == nil {
+		_, err = controlWrite.Write([]byte{supervise.Go})
+	}
+	if err != nil {
+		controlWrite.Close() // makes the supervisor, which has not begun, end
+		return nil, err
+	}
+	events := make(chan supervise.Event)
+	go func() {
+		defer close(events)
+		defer eventsRead.Close()
+		for lines := bufio.NewScanner(eventsRead); lines.Scan(); {
+			var e supervise.Event
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				events <- e
+			}
+		}
+	}()
+	return events, nil
+}
+
+func detach(control *os.File) error {
+	_, err := control.Write([]byte{supervise.Detach})
+	return errors.Join(err, control.Close())
+}
+
+// follow reports the components' start and loads the sandbox image as soon as containerd takes it.
+func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, components []supervise.Component, pause string, progress *progress) error {
+	loaded := make(chan error, 1)
+	ready := map[string]bool{}
+	for len(ready) < len(components) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, ok := <-events:
+			if !ok || e.Error != "" {
+				return c.ended(e)
+			}
+			ready[e.Component] = true
+			progress.note(fmt.Sprintf("  %s ready after %s", e.Component, short(time.Duration(e.Seconds*float64(time.Second)))))
+			if e.Component == "containerd" {
+				go func() {
+					loaded <- c.LoadImage(ctx, Image{Ref: pauseImage, Files: map[string]string{"/pause": pause}, User: "0:0"})
+				}()
+			}
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-loaded:
+		return err
+	}
+}
+
+// ended turns the supervisor's last event, or its silent end, into an error.
+func (c *Cluster) ended(e supervise.Event) error {
+	if e.Error == "" {
+		e.Error = lastWords(c.dir)
+	}
+	return fmt.Errorf("the cluster ended: %s\nlogs: %s", e.Error, c.Logs())
+}
+
+// lastWords is the end of the supervisor's log.
+func lastWords(dir string) string {
+	file := filepath.Join(dir, logsDir, "supervisor.log")
+	if _, err := os.Stat(file); err != nil {
+		return ""
+	}
+	return file + " ends with\n" + supervise.Tail(file)
+}
+
+// awaitNode waits until pods can be created and run: the node is Ready and the default ServiceAccount exists.
+func (c *Cluster) awaitNode(ctx context.Context, events <-chan supervise.Event) error {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	deadline := time.After(nodeTimeout)
+	var last error
+	for {
+		var ready bool
+		if ready, last = nodeReady(ctx, client); ready {
+			_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+			if err == nil {
+				return nil
+			}
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-events:
+			return c.ended(e)
+		case <-deadline:
+			return fmt.Errorf("waiting %s for the node to be Ready: %w\nthe kubelet's log ends with\n%s",
+				nodeTimeout, last, supervise.Tail(filepath.Join(c.Logs(), "kubelet.log")))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func nodeReady(ctx context.Context, client kubernetes.Interface) (bool, error) {
+	node, err := client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, errors.New("the kubelet has not registered the node")
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the node: %w", err)
+	}
+	for _, cond := range node.Status.Conditions {
+		if cond.Type == corev1.NodeReady {
+			if cond.Status == corev1.ConditionTrue {
+				return true, nil
+			}
+			return false, fmt.Errorf("the node is not ready: %s", cond.Message)
+		}
+	}
+	return false, errors.New("the kubelet has not reported on the node")
+}
+
+// Down ends the cluster that Options name, whichever process started it, and removes every trace of it. Where nothing
+// runs it cleans up what a killed run has left.
+func Down(ctx context.Context, o Options) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := claim(o.Dir); err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.Dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	unlock, err := lock(o.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o) })
+}
+
+// cleanUp takes the recorded run away: its processes, which takes mounts, links and addresses with them, its cgroups,
+// its files. It finds its way with any part of that missing, because a kill -9 may strike at any moment.
+func cleanUp(ctx context.Context, o Options, keep ...string) error {
+	s, err := readState(o.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if s.Name == "" {
+		s.Name = o.Name
+	}
+	if s.Supervisor.PID != 0 {
+		if err := s.Supervisor.kill(ctx); err != nil {
+			return err
+		}
+	}
+	hierarchies, err := cgroup.Hierarchies()
+	if err != nil {
+		return err
+	}
+	pids, err := cgroup.Processes(hierarchies, cgroupName(s.Name))
+	if err != nil {
+		return err
+	}
+	if len(pids) > 0 {
+		return fmt.Errorf("cgroup %s holds processes (%s) that %s knows nothing of: another cluster of that name runs from another folder; choose another --name",
+			cgroupName(s.Name), strings.Join(pids, " "), o.Dir)
+	}
+	if err := cgroup.Remove(ctx, hierarchies, cgroupName(s.Name)); err != nil {
+		return err
+	}
+	return clear(o.Dir, keep...)
+}
