@@ -1,0 +1,242 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"pod-resizer/resizer/plan"
+)
+
+// Outcome is what admission did with a pod: metric label, log value and audit annotation, so the set is closed.
+type Outcome string
+
+// The outcomes.
+const (
+	Mutated   Outcome = "mutated"   // The pod got what it lacked.
+	Unchanged Outcome = "unchanged" // The pod already had everything.
+	Ignored   Outcome = "ignored"   // The pod has not opted in, or it is not the creation of a pod at all.
+	Invalid   Outcome = "invalid"   // The pod cannot be resized as its author asks; it is admitted untouched.
+
+	failed Outcome = "error" // There was no answer to give; see the HTTP status.
+)
+
+// Result is the answer to one pod.
+type Result struct {
+	Outcome  Outcome               `json:"outcome"`
+	Warnings []string              `json:"warnings,omitempty"` // For the author, each with what to write instead.
+	Patch    []jsonpatch.Operation `json:"patch,omitempty"`    // The smallest that does it; empty unless Mutated.
+}
+
+// Mutator gives a pod at its creation what it needs to be resized later. It keeps no state.
+type Mutator struct{ Keys plan.Keys }
+
+// Review answers an admission request. Whatever a webhook configuration sends here by mistake, pods/resize above all,
+// is left alone: raising the request to the limit there would undo the resizer's work.
+func (m Mutator) Review(request *admissionv1.AdmissionRequest) (Result, error) {
+	if request.Operation != admissionv1.Create || request.SubResource != "" ||
+		request.Resource.Group != "" || request.Resource.Resource != string(corev1.ResourcePods) {
+		return Result{Outcome: Ignored}, nil
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
+		return Result{}, fmt.Errorf("decoding the pod: %w", err)
+	}
+	return m.Mutate(&pod), nil
+}
+
+// Mutate works out the patch for a pod that is being created. It only reads the pod, and it is idempotent: the patched
+// pod gives an empty patch, as reinvocationPolicy IfNeeded demands.
+//
+// A patch that does not apply fails the creation even under failurePolicy Ignore, so every operation has a parent that
+// is certainly there: a container that changes has requests or limits and therefore resources, an opted-in pod has
+// annotations, and a map or list that is empty here, which may be missing or null on the wire, is added as a whole.
+func (m Mutator) Mutate(pod *corev1.Pod) Result {
+	if !m.Keys.OptedIn(pod.Annotations) {
+		return Result{Outcome: Ignored, Warnings: warnings(m.Keys.CheckEnabled(pod.Annotations))}
+	}
+	spec, err := m.Keys.Parse(pod.Annotations, &pod.Spec)
+	if err != nil {
+		return Result{Outcome: Invalid, Warnings: warnings(err)}
+	}
+	resolved, err := m.Keys.Resolve(&pod.Spec, spec.Steady)
+	if err != nil {
+		return Result{Outcome: Invalid, Warnings: warnings(err)}
+	}
+
+	after, culprits := guaranteed(&pod.Spec)
+	result := Result{Outcome: Unchanged, Warnings: slices.Concat(culpritWarnings(culprits), probeWarnings(&pod.Spec, spec))}
+	var p patch
+	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec, len(culprits) == 0)
+	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec, len(culprits) == 0)
+	p.annotations(m.Keys, pod.Annotations, resolved)
+	switch {
+	case len(pod.Labels) == 0:
+		p.add("/metadata/labels", map[string]string{m.Keys.Managed: "true"})
+	case pod.Labels[m.Keys.Managed] != "true":
+		p.add("/metadata/labels/"+escape(m.Keys.Managed), "true")
+	}
+	if len(p) > 0 {
+		result.Outcome, result.Patch = Mutated, p
+	}
+	return result
+}
+
+// resized are the resources whose requests and limits decide the QoS class, in the order of the patch.
+func resized() []corev1.ResourceName {
+	return []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+}
+
+// guaranteed returns the containers of spec with request == limit wherever that needs no invention, and what keeps the
+// pod from being Guaranteed even so. All of it is for the author to mend, because a memory limit nobody measured kills.
+func guaranteed(spec *corev1.PodSpec) (corev1.PodSpec, []plan.Culprit) {
+	after := corev1.PodSpec{InitContainers: slices.Clone(spec.InitContainers), Containers: slices.Clone(spec.Containers)}
+	for _, containers := range [][]corev1.Container{after.InitContainers, after.Containers} {
+		for i := range containers {
+			containers[i].Resources = equalized(containers[i].Resources)
+		}
+	}
+	_, culprits := plan.QoS(&after)
+	return after, culprits
+}
+
+// equalized raises requests to limits. It lowers none: a request above its limit (a limit of zero, which Kubernetes takes
+// for none, included) is a mistake that the API server tells the author about.
+func equalized(r corev1.ResourceRequirements) corev1.ResourceRequirements {
+	after := corev1.ResourceRequirements{Requests: maps.Clone(r.Requests), Limits: maps.Clone(r.Limits)}
+	for _, name := range resized() {
+		limit, limited := r.Limits[name]
+		request := r.Requests[name]
+		switch {
+		case request.Cmp(limit) < 0:
+			set(&after.Requests, name, limit)
+		case !limited && name == corev1.ResourceCPU && !request.IsZero():
+			set(&after.Limits, name, request)
+		}
+	}
+	return after
+}
+
+func set[K comparable, V any, M ~map[K]V](m *M, key K, value V) {
+	if *m == nil {
+		*m = M{}
+	}
+	(*m)[key] = value
+}
+
+// patch collects operations. It writes "add" throughout, which replaces a value that is there (RFC 6902, 4.1).
+type patch []jsonpatch.Operation
+
+func (p *patch) add(path string, value any) {
+	*p = append(*p, jsonpatch.NewOperation("add", path, value))
+}
+
+// containers patches the named containers, and the others only where that makes the pod Guaranteed: to throttle or
+// enlarge them would otherwise buy their author nothing.
+func (p *patch) containers(path string, before, after []corev1.Container, spec plan.Spec, all bool) {
+	for i := range before {
+		c, path := &before[i], fmt.Sprintf("%s%d", path, i)
+		_, named := spec.Steady[c.Name]
+		if named || all {
+			p.resources(path+"/resources/requests", c.Resources.Requests, after[i].Resources.Requests)
+			p.resources(path+"/resources/limits", c.Resources.Limits, after[i].Resources.Limits)
+		}
+		if named {
+			p.resizePolicy(path+"/resizePolicy", c.ResizePolicy)
+		}
+	}
+}
+
+func (p *patch) resources(path string, before, after corev1.ResourceList) {
+	changed := map[corev1.ResourceName]string{}
+	for _, name := range resized() {
+		have, had := before[name]
+		if want, wanted := after[name]; wanted && (!had || have.Cmp(want) != 0) {
+			changed[name] = want.String()
+		}
+	}
+	switch {
+	case len(changed) == 0:
+	case len(before) == 0:
+		p.add(path, changed)
+	default:
+		for _, name := range slices.Sorted(maps.Keys(changed)) {
+			p.add(path+"/"+string(name), changed[name])
+		}
+	}
+}
+
+// resizePolicy writes down that no restart is wanted. The kubelet does the same without, but people read manifests.
+func (p *patch) resizePolicy(path string, before []corev1.ContainerResizePolicy) {
+	if slices.ContainsFunc(before, func(r corev1.ContainerResizePolicy) bool { return r.ResourceName == corev1.ResourceCPU }) {
+		return // Parse has refused RestartContainer, so it is NotRequired.
+	}
+	policy := corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}
+	if len(before) == 0 {
+		p.add(path, []corev1.ContainerResizePolicy{policy})
+	} else {
+		p.add(path+"/-", policy)
+	}
+}
+
+// annotations takes away what the manifest of a running pod carries along when it is applied anew: to the resizer it
+// would mean that the new pod is done.
+func (p *patch) annotations(keys plan.Keys, annotations map[string]string, resolved plan.Resolved) {
+	if value := resolved.String(); annotations[keys.Resolved] != value {
+		p.add("/metadata/annotations/"+escape(keys.Resolved), value)
+	}
+	for _, key := range []string{keys.Resized, keys.Status} {
+		if _, present := annotations[key]; present {
+			*p = append(*p, jsonpatch.NewOperation("remove", "/metadata/annotations/"+escape(key), nil))
+		}
+	}
+}
+
+// escape makes a key part of a JSON pointer (RFC 6901, 3). A domain has no "~", so the slash is all there is.
+func escape(key string) string { return strings.ReplaceAll(key, "/", "~1") }
+
+func warnings(err error) []string {
+	var all []string
+	for _, p := range plan.Problems(err) {
+		all = append(all, p.Error())
+	}
+	return all
+}
+
+func culpritWarnings(culprits []plan.Culprit) []string {
+	var all []string
+	for _, c := range culprits {
+		remedy := "write the same as the limit"
+		switch c.Field {
+		case "limits.cpu":
+			remedy = "set it, and the request is made equal to it"
+		case "limits.memory":
+			remedy = "set it to the most this container may use; pod-resizer never invents a memory limit"
+		}
+		all = append(all, plan.Problem{Field: "resources." + c.Field, Container: c.Container,
+			Message: c.Is + ", so the pod will not be Guaranteed", Remedy: remedy}.Error())
+	}
+	return all
+}
+
+// probeWarnings names the containers whose startup nobody can see.
+func probeWarnings(podSpec *corev1.PodSpec, spec plan.Spec) []string {
+	if spec.Trigger != plan.StartupProbePassed && spec.Trigger != plan.Ready {
+		return nil
+	}
+	var all []string
+	for _, c := range plan.Containers(podSpec) {
+		if _, named := spec.Steady[c.Name]; named && c.StartupProbe == nil && c.ReadinessProbe == nil {
+			all = append(all, plan.Problem{Field: "startupProbe", Container: c.Name,
+				Message: "is not set, nor is readinessProbe, so the CPU will be lowered as soon as the container runs",
+				Remedy:  fmt.Sprintf("add a startupProbe, or use the trigger %q", plan.Delay)}.Error())
+		}
+	}
+	return all
+}
