@@ -33,6 +33,8 @@ func (k Keys) Resolve(spec *corev1.PodSpec, steady map[string]MilliCPU) (Resolve
 		case startup == 0:
 			errs = append(errs, Problem{"resources", c.Name, "", "has neither a CPU limit nor a CPU request, so there is nothing to lower",
 				"set resources.limits.cpu to what it needs while it starts"})
+		case startup > maxCPU:
+			errs = append(errs, Problem{"resources", c.Name, startup.String(), "is more CPU than any node has", "write less"})
 		case !named:
 			resolved[c.Name] = CPU{startup, startup}
 		case target > startup:
@@ -49,7 +51,8 @@ func (k Keys) Resolve(spec *corev1.PodSpec, steady map[string]MilliCPU) (Resolve
 }
 
 func startupCPU(c *corev1.Container) MilliCPU {
-	if limit, ok := c.Resources.Limits[corev1.ResourceCPU]; ok {
+	// A limit of zero is none, to the kubelet as well as here.
+	if limit := c.Resources.Limits[corev1.ResourceCPU]; !limit.IsZero() {
 		return milliCPU(limit)
 	}
 	return milliCPU(c.Resources.Requests[corev1.ResourceCPU])

@@ -215,24 +215,20 @@ func mergeKeys(a, b map[corev1.ResourceName]string) map[corev1.ResourceName]stri
 
 // checkNames demands that every named container is one that runs on after startup.
 func (k Keys) checkNames(names []string, spec *corev1.PodSpec) error {
-	running := map[string]bool{}
-	for i := range spec.InitContainers {
-		c := &spec.InitContainers[i]
-		running[c.Name] = IsSidecar(c)
-	}
-	for i := range spec.Containers {
-		running[spec.Containers[i].Name] = true
+	var running []string
+	for _, c := range runningContainers(spec) {
+		running = append(running, c.Name)
 	}
 	var errs []error
 	for _, name := range names {
-		switch runs, exists := running[name]; {
-		case !exists:
-			errs = append(errs, Problem{k.SteadyResources, name, "", "the pod has no such container",
-				fmt.Sprintf("name one of %q", slices.Sorted(maps.Keys(running)))})
-		case !runs:
-			errs = append(errs, Problem{k.SteadyResources, name, "", "is an init container, which ends before startup is over",
-				"remove it"})
+		message := "the pod has no such container"
+		switch {
+		case slices.Contains(running, name):
+			continue
+		case slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == name }):
+			message = "is an init container, which ends before startup is over"
 		}
+		errs = append(errs, Problem{k.SteadyResources, name, "", message, fmt.Sprintf("name one of %q", running)})
 	}
 	return errors.Join(errs...)
 }
