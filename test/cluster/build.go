@@ -180,11 +180,11 @@ func Build(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, err = build(ctx, o.Kubernetes, newProgress(o.Out))
+	_, err = build(ctx, o.Kubernetes, NewProgress(o.Out))
 	return err
 }
 
-func build(ctx context.Context, kubernetes string, progress *progress) (binaries, error) {
+func build(ctx context.Context, kubernetes string, progress *Progress) (binaries, error) {
 	root, err := sourceDir()
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func build(ctx context.Context, kubernetes string, progress *progress) (binaries
 		return built, nil
 	}
 	if count > 3 { // more than this repository's own
-		progress.note(fmt.Sprintf("%d programs to build once, about %s on %d cores, less where Go's build cache helps; they are kept in %s",
+		progress.Note(fmt.Sprintf("%d programs to build once, about %s on %d cores, less where Go's build cache helps; they are kept in %s",
 			count, short(estimate(seconds)), runtime.GOMAXPROCS(0), filepath.Join(cache, "bin")))
 	}
 	n := 0
@@ -243,7 +243,7 @@ func estimate(seconds int) time.Duration {
 }
 
 // build builds into a folder beside the target and renames it, so that the target is complete whenever it exists.
-func (p pin) build(ctx context.Context, target string, progress *progress, n *int, count int) error {
+func (p pin) build(ctx context.Context, target string, progress *Progress, n *int, count int) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return fmt.Errorf("making the folder for binaries: %w", err)
 	}
@@ -266,7 +266,7 @@ func (p pin) build(ctx context.Context, target string, progress *progress, n *in
 	defer os.RemoveAll(tmp)
 	for _, prog := range p.Programs {
 		*n++
-		done := progress.step(fmt.Sprintf("building %s (%d of %d)", prog.Name, *n, count), estimate(prog.Seconds))
+		done := progress.Step(fmt.Sprintf("building %s (%d of %d)", prog.Name, *n, count), estimate(prog.Seconds))
 		err := p.buildOne(ctx, prog, filepath.Join(tmp, prog.Name))
 		done(err)
 		if err != nil {
@@ -306,7 +306,7 @@ func (p pin) buildOne(ctx context.Context, prog program, out string) error {
 
 // waitForLock waits while another process builds the same. The kernel drops the lock with its process. The file is
 // removed by its last holder, which is why a lock on a file that is no longer there does not count.
-func waitForLock(ctx context.Context, path string, progress *progress) (unlock func(), err error) {
+func waitForLock(ctx context.Context, path string, progress *Progress) (unlock func(), err error) {
 	var done func(error)
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
@@ -330,7 +330,7 @@ func waitForLock(ctx context.Context, path string, progress *progress) (unlock f
 			return nil, fmt.Errorf("locking the build: %w", err)
 		}
 		if done == nil {
-			done = progress.step("waiting for another process that builds the same", 0)
+			done = progress.Step("waiting for another process that builds the same", 0)
 		}
 		select {
 		case <-ctx.Done():

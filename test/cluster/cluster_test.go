@@ -35,9 +35,9 @@ func TestRunningSaysHowFarAndHowLong(t *testing.T) {
 
 func TestProgressWithoutATerminalIsWholeLines(t *testing.T) {
 	var out bytes.Buffer
-	p := newProgress(&out)
-	done := p.step("starting", 12*time.Second)
-	p.note("  etcd ready after 0.5s")
+	p := NewProgress(&out)
+	done := p.Step("starting", 12*time.Second)
+	p.Note("  etcd ready after 0.5s")
 	done(nil)
 	if got, want := out.String(), "starting, about 12s\n  etcd ready after 0.5s\nstarting: done in 0.0s\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -13,9 +13,9 @@ import (
 // heartbeat is how often a long step says, where there is no terminal to draw on, that it is still at work.
 const heartbeat = 20 * time.Second
 
-// progress tells a person what is being done and how long it will take: on a terminal in one line that changes, else in
+// Progress tells a person what is being done and how long it will take: on a terminal in one line that changes, else in
 // lines of their own.
-type progress struct {
+type Progress struct {
 	out  io.Writer
 	live bool
 
@@ -23,16 +23,17 @@ type progress struct {
 	last string // the live line, to be drawn again below a note
 }
 
-func newProgress(out io.Writer) *progress {
+// NewProgress writes to out; nil is nowhere.
+func NewProgress(out io.Writer) *Progress {
 	if out == nil {
 		out = io.Discard
 	}
 	f, ok := out.(*os.File)
-	return &progress{out: out, live: ok && term.IsTerminal(int(f.Fd()))}
+	return &Progress{out: out, live: ok && term.IsTerminal(int(f.Fd()))}
 }
 
-// step announces one step. The caller calls done when it has ended; no estimate means that none is known.
-func (p *progress) step(text string, estimate time.Duration) (done func(error)) {
+// Step announces one step. The caller calls done when it has ended; estimate 0 means that none is known.
+func (p *Progress) Step(text string, estimate time.Duration) (done func(error)) {
 	began := time.Now()
 	every := heartbeat
 	if p.live {
@@ -59,12 +60,12 @@ func (p *progress) step(text string, estimate time.Duration) (done func(error)) 
 		p.mu.Lock()
 		p.last = ""
 		p.mu.Unlock()
-		p.note(ended(text, time.Since(began), err))
+		p.Note(ended(text, time.Since(began), err))
 	}
 }
 
-// note prints a line that stays.
-func (p *progress) note(line string) {
+// Note prints a line that stays.
+func (p *Progress) Note(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.live {
@@ -74,7 +75,7 @@ func (p *progress) note(line string) {
 	fmt.Fprintln(p.out, line)
 }
 
-func (p *progress) show(line string) {
+func (p *Progress) show(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.live {

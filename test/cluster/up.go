@@ -54,7 +54,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if c, err := Open(o); err == nil {
 		return c, fmt.Errorf("%w in %s", ErrUp, o.Dir)
 	}
-	progress := newProgress(o.Out)
+	progress := NewProgress(o.Out)
 	binaries, err := build(ctx, o.Kubernetes, progress)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err := cleanUp(ctx, o); err != nil {
 		return nil, fmt.Errorf("cleaning up after an earlier run: %w", err)
 	}
-	done := progress.step("starting Kubernetes "+o.Kubernetes, startEstimate)
+	done := progress.Step("starting Kubernetes "+o.Kubernetes, startEstimate)
 	c, err := start(ctx, o, binaries, progress)
 	done(err)
 	if err == nil {
@@ -74,7 +74,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	return nil, errors.Join(err, within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o, logsDir) }))
 }
 
-func start(ctx context.Context, o Options, binaries binaries, progress *progress) (*Cluster, error) {
+func start(ctx context.Context, o Options, binaries binaries, progress *Progress) (*Cluster, error) {
 	began := time.Now()
 	// The state file comes first: it marks the folder as ours.
 	c := &Cluster{dir: o.Dir, state: state{Name: o.Name, Kubernetes: o.Kubernetes, Started: began.UTC(), Ctr: binaries["ctr"]}}
@@ -116,7 +116,7 @@ func start(ctx context.Context, o Options, binaries binaries, progress *progress
 	if err := c.awaitNode(ctx, events); err != nil {
 		return nil, err
 	}
-	progress.note(fmt.Sprintf("  node ready %s after the kubelet's start", short(time.Since(nodeBegan))))
+	progress.Note(fmt.Sprintf("  node ready %s after the kubelet's start", short(time.Since(nodeBegan))))
 	c.state.Ready = true
 	if err := c.state.write(o.Dir); err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func detach(control *os.File) error {
 }
 
 // follow reports the components' start and loads the sandbox image as soon as containerd takes it.
-func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, components []supervise.Component, pause string, progress *progress) error {
+func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, components []supervise.Component, pause string, progress *Progress) error {
 	loaded := make(chan error, 1)
 	ready := map[string]bool{}
 	for len(ready) < len(components) {
@@ -205,7 +205,7 @@ func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, com
 				return c.ended(e)
 			}
 			ready[e.Component] = true
-			progress.note(fmt.Sprintf("  %s ready after %s", e.Component, short(time.Duration(e.Seconds*float64(time.Second)))))
+			progress.Note(fmt.Sprintf("  %s ready after %s", e.Component, short(time.Duration(e.Seconds*float64(time.Second)))))
 			if e.Component == "containerd" {
 				go func() {
 					loaded <- c.LoadImage(ctx, Image{Ref: pauseImage, Files: map[string]string{"/pause": pause}, User: "0:0"})
