@@ -1,0 +1,197 @@
+// Command demo shows the main job on the running test cluster: of two Deployments of one workload, the one that is opted in
+// starts with four times the CPU, and gives it back without a restart. Every claim it prints is checked.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"pod-resizer/test/cluster"
+	"pod-resizer/test/deploy"
+)
+
+const namespace = "demo"
+
+// patience is how long the demo waits for both pods: four times what the slow one takes.
+const patience = 45 * time.Second
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var keep, withoutResizer bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show a pod's CPU lowered in place, on the running test cluster",
+		Long: `demo deploys pod-resizer and two Deployments into the running test cluster, prints what happens to their pods, and
+checks each claim it makes: its exit code is 0 only if all of them hold. It cleans up what it has deployed.`,
+		Example: `  make demo          # cluster, demo, and everything gone again
+  make demo KEEP=1   # the same, but leave all of it to play with`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := cluster.Open(cluster.Options{})
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), c, os.Stdout, keep, withoutResizer)
+		},
+	}
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave pod-resizer and the two Deployments in the cluster")
+	cmd.Flags().BoolVar(&withoutResizer, "without-resizer", false, "scale pod-resizer to 0 first, so that the demo has to fail")
+	if err := cmd.Flags().MarkHidden("without-resizer"); err != nil {
+		panic(err) // Only for a flag that does not exist.
+	}
+	return cmd
+}
+
+func run(ctx context.Context, c *cluster.Cluster, out io.Writer, keep, withoutResizer bool) (err error) {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making the Kubernetes client: %w", err)
+	}
+	step := deploy.Steps(out)
+	deployed, err := deploy.Deployed(ctx, c)
+	if err != nil {
+		return err
+	}
+	if !deployed {
+		if err := deploy.Product(ctx, c, false, step); err != nil {
+			return err
+		}
+		if !keep {
+			defer func() {
+				err = errors.Join(err, cleanUp(ctx, "removing pod-resizer", step, func(ctx context.Context) error {
+					return deploy.Remove(ctx, c, filepath.Join(deploy.Root(), "manifests", "install.yaml"))
+				}))
+			}()
+		}
+	}
+	if withoutResizer {
+		if err := deploy.Scale(ctx, c, 0); err != nil {
+			return err
+		}
+		if deployed {
+			defer func() { err = errors.Join(err, deploy.Scale(context.WithoutCancel(ctx), c, 2)) }()
+		}
+	}
+	if err := deploy.Sample(ctx, c, step); err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{}); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			err = fmt.Errorf("%w: an earlier demo with --keep left it; delete the namespace, or run `make cluster-down`", err)
+		}
+		return fmt.Errorf("creating the namespace %s: %w", namespace, err)
+	}
+	if !keep {
+		defer func() {
+			err = errors.Join(err, cleanUp(ctx, "removing the demo", step, func(ctx context.Context) error { return removeNamespace(ctx, client) }))
+		}()
+	}
+
+	fmt.Fprintln(out)
+	timeline, err := watch(ctx, c, config, out)
+	if err != nil {
+		return err
+	}
+	if err := timeline.summary(out); err != nil {
+		return err
+	}
+	if keep {
+		fmt.Fprintf(out, "\nAll of it is still there:\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=with\n"+
+			"  kubectl -n %s logs -l app.kubernetes.io/name=pod-resizer\n  make cluster-down   # when you have seen enough\n",
+			c.Kubeconfig(), namespace, deploy.Namespace)
+	}
+	return nil
+}
+
+// cleanUp runs also after Ctrl-C, but not for ever.
+func cleanUp(ctx context.Context, text string, step deploy.Step, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	done := step(text)
+	err := f(ctx)
+	done(err)
+	return err
+}
+
+func removeNamespace(ctx context.Context, client kubernetes.Interface) error {
+	if err := client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("deleting the namespace %s: %w", namespace, err)
+	}
+	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// watch applies the workloads and follows their pods until both have ended their start, or patience has.
+func watch(ctx context.Context, c *cluster.Cluster, config *rest.Config, out io.Writer) (*timeline, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the Kubernetes client: %w", err)
+	}
+	// Watching begins before the pods exist, so that their first state is seen, too.
+	watcher, err := client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("watching the demo's pods: %w", err)
+	}
+	defer watcher.Stop()
+	if err := deploy.Apply(ctx, c, filepath.Join(deploy.Root(), "test", "demo", "workloads.yaml")); err != nil {
+		return nil, err
+	}
+	t := newTimeline(c, out)
+	deadline := time.After(patience)
+	// The kernel announces no change of a quota; 20 ms is finer than the timeline's tenths.
+	cgroups := time.NewTicker(20 * time.Millisecond)
+	defer cgroups.Stop()
+	for !t.complete() {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-deadline:
+			return t, nil // What is missing, the checks name.
+		case <-cgroups.C:
+			t.readQuotas()
+		case event, open := <-watcher.ResultChan():
+			if !open {
+				return nil, errors.New("watching the demo's pods: the API server ended the watch")
+			}
+			if pod, ok := event.Object.(*corev1.Pod); ok {
+				t.see(pod)
+			}
+		}
+	}
+	return t, nil
+}

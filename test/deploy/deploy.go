@@ -1,0 +1,257 @@
+// Package deploy puts pod-resizer and the sample workload into a test cluster the way a stranger would: the binary as an
+// image, and manifests/install.yaml exactly as it stands.
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+
+	"pod-resizer/test/cluster"
+)
+
+// Names that manifests/install.yaml fixes.
+const (
+	Namespace    = "pod-resizer"
+	Name         = "pod-resizer"
+	productImage = "pod-resizer:v0.1.0"
+)
+
+// SampleImage is the workload of test/sample.
+const SampleImage = "sample:v0.1.0"
+
+// readyTimeout is far above the few seconds that two replicas take on two cores.
+const readyTimeout = 90 * time.Second
+
+// Step tells a person that something has begun and returns what tells its end.
+type Step func(text string) (done func(error))
+
+// Steps tells it on out.
+func Steps(out io.Writer) Step {
+	progress := cluster.NewProgress(out)
+	return func(text string) func(error) { return progress.Step(text, 0) }
+}
+
+// do runs one step.
+func (s Step) do(text string, f func() error) error {
+	done := s(text)
+	err := f()
+	done(err)
+	return err
+}
+
+// Product builds pod-resizer from this checkout (race: with Go's race detector), loads it as an image, applies
+// manifests/install.yaml and waits until every replica is ready.
+func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) error {
+	flags := []string{"-ldflags", "-s -w -X main.version=v0.1.0"}
+	cgo := "0"
+	if race {
+		// The race detector needs cgo, and the image has no libc: link it in.
+		flags, cgo = []string{"-race", "-ldflags", "-linkmode external -extldflags -static -X main.version=race"}, "1"
+	}
+	if err := step.do("building pod-resizer", func() error {
+		return loadProgram(ctx, c, productImage, Root(), "./cmd/pod-resizer", cgo, flags...)
+	}); err != nil {
+		return err
+	}
+	return step.do("deploying pod-resizer", func() error {
+		if err := Apply(ctx, c, filepath.Join(Root(), "manifests", "install.yaml")); err != nil {
+			return err
+		}
+		return AwaitProduct(ctx, c)
+	})
+}
+
+// Sample builds the sample workload and loads it as an image.
+func Sample(ctx context.Context, c *cluster.Cluster, step Step) error {
+	return step.do("building the sample workload", func() error {
+		return loadProgram(ctx, c, SampleImage, filepath.Join(Root(), "test"), "./sample", "0", "-ldflags", "-s -w")
+	})
+}
+
+// Deployed says whether pod-resizer stands in the cluster.
+func Deployed(ctx context.Context, c *cluster.Cluster) (bool, error) {
+	client, err := clientset(c)
+	if err != nil {
+		return false, err
+	}
+	_, err = client.AppsV1().Deployments(Namespace).Get(ctx, Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Scale sets the number of replicas and waits until it is reached.
+func Scale(ctx context.Context, c *cluster.Cluster, replicas int32) error {
+	client, err := clientset(c)
+	if err != nil {
+		return err
+	}
+	deployments := client.AppsV1().Deployments(Namespace)
+	scale, err := deployments.GetScale(ctx, Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the scale of pod-resizer: %w", err)
+	}
+	scale.Spec.Replicas = replicas
+	if _, err := deployments.UpdateScale(ctx, Name, scale, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("scaling pod-resizer: %w", err)
+	}
+	return AwaitProduct(ctx, c)
+}
+
+// AwaitProduct waits until exactly the wanted replicas are there and ready.
+func AwaitProduct(ctx context.Context, c *cluster.Cluster) error {
+	client, err := clientset(c)
+	if err != nil {
+		return err
+	}
+	var last appsv1.DeploymentStatus
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, readyTimeout, true, func(ctx context.Context) (bool, error) {
+		d, err := client.AppsV1().Deployments(Namespace).Get(ctx, Name, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Errorf("reading the Deployment of pod-resizer: %w", err)
+		}
+		last = d.Status
+		pods, err := client.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)})
+		if err != nil {
+			return false, fmt.Errorf("listing the pods of pod-resizer: %w", err)
+		}
+		want := *d.Spec.Replicas
+		return last.ObservedGeneration >= d.Generation && last.UpdatedReplicas == want && last.ReadyReplicas == want &&
+			len(pods.Items) == int(want), nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for pod-resizer (%d of %d replicas ready): %w", last.ReadyReplicas, last.Replicas, err)
+	}
+	return nil
+}
+
+// Apply applies every document of a manifest, server-side.
+func Apply(ctx context.Context, c *cluster.Cluster, path string) error {
+	return eachObject(c, path, func(client dynamic.ResourceInterface, object *unstructured.Unstructured) error {
+		_, err := client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: "deploy", Force: true})
+		return err
+	}, false)
+}
+
+// Remove deletes every object of a manifest, the last first: the webhook goes before what answers it.
+func Remove(ctx context.Context, c *cluster.Cluster, path string) error {
+	return eachObject(c, path, func(client dynamic.ResourceInterface, object *unstructured.Unstructured) error {
+		err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}, true)
+}
+
+func eachObject(c *cluster.Cluster, path string, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error, reverse bool) error {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making the dynamic client: %w", err)
+	}
+	typed, err := clientset(c)
+	if err != nil {
+		return err
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(typed.Discovery()))
+	objects, err := read(path)
+	if err != nil {
+		return err
+	}
+	if reverse {
+		slices.Reverse(objects)
+	}
+	for _, object := range objects {
+		kind := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return fmt.Errorf("%s: finding the resource of %s: %w", path, kind, err)
+		}
+		// An empty namespace is right for what has none.
+		if err := f(client.Resource(mapping.Resource).Namespace(object.GetNamespace()), object); err != nil {
+			return fmt.Errorf("%s: %s %s: %w", path, object.GetKind(), object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func read(path string) ([]*unstructured.Unstructured, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var objects []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return objects, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: document %d: %w", path, len(objects)+1, err)
+		}
+		if len(object.Object) > 0 { // A comment alone is an empty document.
+			objects = append(objects, object)
+		}
+	}
+}
+
+// loadProgram builds one static program and loads it as an image that holds nothing else.
+func loadProgram(ctx context.Context, c *cluster.Cluster, ref, dir, pkg, cgo string, flags ...string) error {
+	temp, err := os.MkdirTemp("", "pod-resizer-build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	name := filepath.Base(pkg)
+	binary := filepath.Join(temp, name)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", binary}, append(flags, pkg)...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+	}
+	return c.LoadImage(ctx, cluster.Image{Ref: ref, Files: map[string]string{"/" + name: binary}})
+}
+
+// Root is the repository's folder, known from where this file was compiled.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..")
+}
+
+func clientset(c *cluster.Cluster) (*kubernetes.Clientset, error) {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the Kubernetes client: %w", err)
+	}
+	return client, nil
+}

@@ -1,0 +1,147 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"pod-resizer/test/deploy"
+)
+
+// TestRights asks the API server itself what the product's account may do: what it needs, and nothing that could change an
+// image or reach another's secrets.
+func TestRights(t *testing.T) {
+	const own, other = deploy.Namespace, "default"
+	for _, c := range []struct {
+		verb, group, resource, subresource, namespace, name string
+		allowed                                             bool
+	}{
+		{"list", "", "pods", "", other, "", true},
+		{"watch", "", "pods", "", other, "", true},
+		{"patch", "", "pods", "resize", other, "x", true},
+		{"patch", "", "pods", "status", other, "x", true},
+		{"create", "", "events", "", other, "", true},
+		{"get", "", "secrets", "", own, "pod-resizer-tls", true},
+		{"update", "", "secrets", "", own, "pod-resizer-tls", true},
+		{"update", "coordination.k8s.io", "leases", "", own, "pod-resizer", true},
+		{"patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "pod-resizer", true},
+
+		{"patch", "", "pods", "", other, "x", false},
+		{"update", "", "pods", "", other, "x", false},
+		{"create", "", "pods", "", other, "", false},
+		{"delete", "", "pods", "", other, "x", false},
+		{"update", "", "pods", "status", other, "x", false},
+		{"patch", "", "pods", "ephemeralcontainers", other, "x", false},
+		{"create", "", "pods", "exec", other, "x", false},
+		{"get", "", "secrets", "", other, "x", false},
+		{"get", "", "secrets", "", own, "x", false},
+		{"list", "", "secrets", "", own, "", false},
+		{"create", "", "secrets", "", own, "", false},
+		{"update", "coordination.k8s.io", "leases", "", own, "x", false},
+		{"create", "coordination.k8s.io", "leases", "", own, "", false},
+		{"patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "x", false},
+		{"create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "", false},
+		{"get", "", "nodes", "", "", "x", false},
+		{"patch", "apps", "deployments", "", other, "x", false},
+	} {
+		t.Run(fmt.Sprintf("%s %s/%s %s/%s", c.verb, c.resource, c.subresource, c.namespace, c.name), func(t *testing.T) {
+			review, err := shared.client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: account, Groups: []string{
+					"system:serviceaccounts", "system:serviceaccounts:" + deploy.Namespace, "system:authenticated",
+				}, ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: c.verb, Group: c.group, Resource: c.resource, Subresource: c.subresource, Namespace: c.namespace, Name: c.name,
+				}},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed != c.allowed {
+				t.Errorf("allowed: %t, want %t (%s)", review.Status.Allowed, c.allowed, review.Status.Reason)
+			}
+		})
+	}
+}
+
+// TestCABundleIsPutBack: what a re-created or emptied webhook configuration lacks is there again at once.
+func TestCABundleIsPutBack(t *testing.T) {
+	webhooks := shared.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	before, err := webhooks.Get(t.Context(), deploy.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := string(before.Webhooks[0].ClientConfig.CABundle)
+	if !strings.Contains(bundle, "BEGIN CERTIFICATE") {
+		t.Fatalf("the caBundle is %q", bundle)
+	}
+	emptied, err := webhooks.Patch(t.Context(), deploy.Name, types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(emptied.Webhooks[0].ClientConfig.CABundle) != 0 {
+		t.Fatal("the caBundle was not emptied")
+	}
+	eventually(t, "the same caBundle", func(ctx context.Context) (bool, string) {
+		now, err := webhooks.Get(ctx, deploy.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		got := string(now.Webhooks[0].ClientConfig.CABundle)
+		return got == bundle, got
+	})
+}
+
+// TestReady asks every replica over HTTPS what the kubelet asks.
+func TestReady(t *testing.T) {
+	pods, err := shared.client.CoreV1().Pods(deploy.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		for path, want := range map[string]string{"healthz": "leader-election", "readyz": "ca-bundle"} {
+			body, err := shared.client.CoreV1().Pods(deploy.Namespace).ProxyGet("https", pod.Name, "8443", path, nil).DoRaw(t.Context())
+			if err != nil || !strings.Contains(string(body), "[+]"+want+" ok") {
+				t.Errorf("%s of %s: %v\n%s", path, pod.Name, err, body)
+			}
+		}
+	}
+	if leaders := shared.metric(t, "pod_resizer_leader"); leaders != 1 {
+		t.Errorf("%v leaders", leaders)
+	}
+}
+
+// TestApplyAgain: the Secret stands empty in the manifest; applying it again takes nothing of what the product has put in.
+func TestApplyAgain(t *testing.T) {
+	secrets := shared.client.CoreV1().Secrets(deploy.Namespace)
+	before, err := secrets.Get(t.Context(), "pod-resizer-tls", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := deploy.Apply(t.Context(), shared.cluster, filepath.Join(deploy.Root(), "manifests", "install.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	after, err := secrets.Get(t.Context(), "pod-resizer-tls", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(before.Data) == 0 || mustData(t, before) != mustData(t, after) {
+		t.Errorf("applying the manifest again changed the Secret's keys from %d to %d", len(before.Data), len(after.Data))
+	}
+}
+
+func mustData(t *testing.T, s *corev1.Secret) string {
+	t.Helper()
+	data, err := json.Marshal(s.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

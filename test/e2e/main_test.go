@@ -1,0 +1,258 @@
+// Package e2e proves on a real cluster what Kubernetes decides: API server, scheduler, kubelet, containerd, runc. The
+// product runs in it as its manifests say, built with Go's race detector.
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"pod-resizer/resizer/plan"
+	"pod-resizer/test/cluster"
+	"pod-resizer/test/deploy"
+)
+
+// account is the product's, as the audit log names it.
+const account = "system:serviceaccount:" + deploy.Namespace + ":" + deploy.Name
+
+// patience bounds every wait. The slowest thing waited for, a start at 50m, takes 10 s on an idle machine.
+const patience = 60 * time.Second
+
+// lab is the cluster that all tests share.
+type lab struct {
+	cluster *cluster.Cluster
+	config  *rest.Config
+	client  *kubernetes.Clientset
+	keys    plan.Keys
+}
+
+var shared lab //nolint:gochecknoglobals // TestMain has no other way to hand something to the tests.
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code, err := run(ctx, m)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(ctx context.Context, m *testing.M) (int, error) {
+	c, err := cluster.Open(cluster.Options{})
+	if err != nil {
+		return 0, fmt.Errorf("%w; `make test` does all of it", err)
+	}
+	config, err := c.RESTConfig()
+	if err != nil {
+		return 0, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return 0, err
+	}
+	keys, err := plan.KeysFor(plan.DefaultDomain)
+	if err != nil {
+		return 0, err
+	}
+	shared = lab{c, config, client, keys}
+	step := deploy.Steps(os.Stdout)
+	if err := deploy.Product(ctx, c, true, step); err != nil {
+		return 0, err
+	}
+	if err := deploy.Sample(ctx, c, step); err != nil {
+		return 0, err
+	}
+	code := m.Run()
+	return code, shared.productIsWell(ctx)
+}
+
+// productIsWell is the last test of all: no replica has crashed, nor seen a data race, in the whole run. (The race detector
+// ends a process with exit code 66; its report is in the log.)
+func (l lab) productIsWell(ctx context.Context) error {
+	pods, err := l.client.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(pods.Items) != 2 {
+		return fmt.Errorf("%d pods of pod-resizer at the end, not 2", len(pods.Items))
+	}
+	for _, pod := range pods.Items {
+		log, err := l.client.CoreV1().Pods(deploy.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		if err != nil {
+			return fmt.Errorf("reading the log of %s: %w", pod.Name, err)
+		}
+		if n := pod.Status.ContainerStatuses[0].RestartCount; n > 0 || bytes.Contains(log, []byte("DATA RACE")) {
+			return fmt.Errorf("%s restarted %d times; its log:\n%s", pod.Name, n, log)
+		}
+	}
+	return nil
+}
+
+// namespace makes one for the test, and deletes it afterwards.
+func (l lab) namespace(t *testing.T) string {
+	t.Helper()
+	created, err := l.client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// The test's context has ended by now.
+		if err := l.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return created.Name
+}
+
+// eventually waits until a condition holds; it says what it last saw if not.
+func eventually(t *testing.T, what string, condition func(context.Context) (bool, string)) {
+	t.Helper()
+	var seen string
+	if err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		done, saw := condition(ctx)
+		seen = saw
+		return done, nil
+	}); err != nil {
+		t.Fatalf("%s: not within %s; last seen: %s", what, patience, seen)
+	}
+}
+
+// write is one line of the API server's audit log.
+type write struct {
+	Verb string `json:"verb"`
+	User struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef struct {
+		Resource    string    `json:"resource"`
+		Namespace   string    `json:"namespace"`
+		Name        string    `json:"name"`
+		UID         types.UID `json:"uid"`
+		Subresource string    `json:"subresource"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+}
+
+// writes are what the product wrote to the pods of a namespace, such as "patch pods/resize 200", in order.
+func (l lab) writes(t *testing.T, namespace, pod string) []string {
+	t.Helper()
+	file, err := os.Open(l.cluster.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var all []string
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var w write
+		if err := json.Unmarshal(lines.Bytes(), &w); err != nil {
+			continue // The last line may be half written.
+		}
+		ref := w.ObjectRef
+		if w.User.Username != account || ref.Resource != "pods" || ref.Namespace != namespace || ref.Name != pod {
+			continue
+		}
+		all = append(all, fmt.Sprintf("%s %s/%s %d", w.Verb, ref.Resource, ref.Subresource, w.ResponseStatus.Code))
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// metric sums a metric over all replicas; the series is as the exposition has it, such as `a_total{b="c"}`.
+func (l lab) metric(t *testing.T, series string) float64 {
+	t.Helper()
+	pods, err := l.client.CoreV1().Pods(deploy.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, found := 0.0, false
+	for _, pod := range pods.Items {
+		// Through the API server's proxy, which reaches pods wherever the test runs.
+		body, err := l.client.CoreV1().Pods(deploy.Namespace).ProxyGet("https", pod.Name, "8443", "metrics", nil).DoRaw(t.Context())
+		if err != nil {
+			t.Fatalf("scraping %s: %v", pod.Name, err)
+		}
+		for line := range strings.Lines(string(body)) {
+			value, ok := strings.CutPrefix(line, series+" ")
+			if !ok {
+				continue
+			}
+			var v float64
+			if _, err := fmt.Sscan(value, &v); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			sum, found = sum+v, true
+		}
+	}
+	if !found {
+		t.Fatalf("no replica has the metric %s", series)
+	}
+	return sum
+}
+
+// warnings collects what the API server tells its caller, as kubectl would print it.
+type warnings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, text)
+}
+
+// withWarnings is a client that collects warnings.
+func (l lab) withWarnings(t *testing.T) (*kubernetes.Clientset, *warnings) {
+	t.Helper()
+	w := &warnings{}
+	config := rest.CopyConfig(l.config)
+	config.WarningHandler = w
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, w
+}
+
+// events are those that tell of a pod, as "Type Reason Message".
+func (l lab) events(ctx context.Context, t *testing.T, pod *corev1.Pod) []string {
+	t.Helper()
+	list, err := l.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.uid=" + string(pod.UID) + ",source=" + deploy.Name,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range list.Items {
+		all = append(all, strings.Join([]string{e.Type, e.Reason, e.Message}, " "))
+	}
+	return all
+}
