@@ -55,13 +55,13 @@ func listen(t *testing.T, files *Files) string {
 				return
 			}
 			connections.Go(func() {
-				defer conn.Close()
 				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
 			})
 		}
 	})
 	t.Cleanup(func() {
-		listener.Close()
+		_ = listener.Close()
 		connections.Wait()
 	})
 	return listener.Addr().String()
@@ -75,7 +75,7 @@ func dial(t *testing.T, address string) *tls.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 
@@ -319,7 +319,7 @@ func TestFilesGivesEveryHandshakeAPairThatMatchesWhileItIsReplaced(t *testing.T)
 					t.Errorf("handshake: %v", err)
 					return
 				}
-				conn.Close()
+				_ = conn.Close()
 			}
 		})
 	}
