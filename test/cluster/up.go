@@ -205,7 +205,11 @@ func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, com
 				return c.ended(e)
 			}
 			ready[e.Component] = true
-			progress.Note(fmt.Sprintf("  %s ready after %s", e.Component, short(time.Duration(e.Seconds*float64(time.Second)))))
+			if e.Waited {
+				progress.Note(fmt.Sprintf("  %s ready after %s", e.Component, short(time.Duration(e.Seconds*float64(time.Second)))))
+			} else {
+				progress.Note(fmt.Sprintf("  %s started", e.Component))
+			}
 			if e.Component == "containerd" {
 				go func() {
 					loaded <- c.LoadImage(ctx, Image{Ref: pauseImage, Files: map[string]string{"/pause": pause}, User: "0:0"})

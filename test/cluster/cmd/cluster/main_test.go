@@ -127,7 +127,7 @@ func TestAClusterWorksAndLeavesNoTrace(t *testing.T) {
 		compare(t, before, machine(t, p))
 	}
 
-	if err := p.upUntil("kubelet ready", syscall.SIGKILL); err == nil {
+	if err := p.upUntil("kubelet started", syscall.SIGKILL); err == nil {
 		t.Fatal("kill -9 had no effect")
 	}
 	p.run(1, "status")

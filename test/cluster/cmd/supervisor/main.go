@@ -2,6 +2,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -15,7 +16,7 @@ func main() {
 		err = supervise.Run(spec, log)
 	}
 	if err != nil {
-		log.Error("supervisor ended", "reason", err)
+		fmt.Fprintln(os.Stderr, "The cluster ended:", err) // not as a log value, in which a log's tail would be unreadable
 		os.Exit(1)
 	}
 }

@@ -59,7 +59,6 @@ func Run(spec Spec, log *slog.Logger) error {
 		err = <-s.failed
 	}
 	s.emit(Event{Error: err.Error()})
-	log.Error("stopping the cluster", "reason", err)
 	s.killAll()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -103,7 +102,7 @@ func (s *supervisor) start(hierarchies []cgroup.Hierarchy) error {
 				s.fail(fmt.Errorf("waiting for %s: %w\n%s", c.Name, err, Tail(c.Log)))
 				return
 			}
-			s.emit(Event{Component: c.Name, Seconds: time.Since(began).Seconds()})
+			s.emit(Event{Component: c.Name, Waited: c.Ready != "", Seconds: time.Since(began).Seconds()})
 			close(ready[c.Name])
 		}()
 	}
@@ -259,5 +258,9 @@ func Tail(path string) string {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
+	lines = lines[max(0, len(lines)-15):]
+	for i, l := range lines {
+		lines[i] = "    " + l[:min(len(l), 300)] // etcd puts whole stack traces into a line
+	}
+	return strings.Join(lines, "\n")
 }

@@ -52,6 +52,7 @@ type Component struct {
 // Event tells the launcher how far the start has come.
 type Event struct {
 	Component string  `json:"component,omitempty"`
+	Waited    bool    `json:"waited,omitempty"`  // it is ready, not merely started
 	Seconds   float64 `json:"seconds,omitempty"` // from the component's start to its being ready
 	Error     string  `json:"error,omitempty"`   // why everything is being stopped
 }
