@@ -152,7 +152,7 @@ func (p pin) hash(ctx context.Context) (string, error) {
 	fmt.Fprintf(h, "%s %s %s %v %v\n", env, p.Tags, p.LDFlags, p.CGO, p.Programs)
 	files := []string{filepath.Join(p.Dir, "go.mod"), filepath.Join(p.Dir, "go.sum")}
 	for _, dir := range p.Sources {
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
 				files = append(files, path)
 			}

@@ -86,11 +86,11 @@ func Open(o Options) (*Cluster, error) {
 		return nil, err
 	}
 	s, err := readState(o.Dir)
-	if errors.Is(err, os.ErrNotExist) || err == nil && !(s.Ready && s.Supervisor.alive()) {
-		return nil, fmt.Errorf("%w (looked in %s): start it with `cluster up`", ErrNotUp, o.Dir)
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
+	}
+	if !s.Ready || !s.Supervisor.alive() {
+		return nil, fmt.Errorf("%w (looked in %s): start it with `cluster up`", ErrNotUp, o.Dir)
 	}
 	return &Cluster{dir: o.Dir, state: s}, nil
 }
@@ -180,23 +180,29 @@ func ReadStatus(ctx context.Context, o Options) (Status, error) {
 		Name: c.state.Name, Up: true, Dir: c.dir, Kubernetes: c.state.Kubernetes, Server: c.state.Server,
 		Kubeconfig: c.Kubeconfig(), PID: c.state.Supervisor.PID, Started: c.state.Started,
 	}
+	if err := c.ask(ctx, &status); err != nil {
+		status.Reason = err.Error() // an answer too, to the question how the cluster is
+	}
+	return status, nil
+}
+
+// ask fills in what the API server knows.
+func (c *Cluster) ask(ctx context.Context, status *Status) error {
 	config, err := c.RESTConfig()
 	if err != nil {
-		return status, err
+		return err
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return status, fmt.Errorf("making a client: %w", err)
+		return fmt.Errorf("making a client: %w", err)
 	}
 	if status.NodeReady, err = nodeReady(ctx, client); err != nil {
-		status.Reason = err.Error()
-		return status, nil
+		return err
 	}
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		status.Reason = err.Error()
-		return status, nil
+		return fmt.Errorf("listing pods: %w", err)
 	}
 	status.Pods = len(pods.Items)
-	return status, nil
+	return nil
 }

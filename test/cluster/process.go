@@ -77,8 +77,9 @@ func (p process) kill(ctx context.Context) error {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("killing process %d: %w", p.PID, err)
 	}
+	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // descriptors are small numbers
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int((100 * time.Millisecond).Milliseconds()))
+		n, err := unix.Poll(ended, int((100 * time.Millisecond).Milliseconds()))
 		if n > 0 {
 			return nil
 		}

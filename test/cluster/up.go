@@ -82,7 +82,7 @@ func start(ctx context.Context, o Options, binaries binaries, progress *Progress
 		return nil, err
 	}
 	// Made here, in the host's network namespace, and handed on.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("opening a port for the API server: %w", err)
 	}
@@ -148,7 +148,7 @@ func (c *Cluster) startSupervisor(l net.Listener, program string) (<-chan superv
 	}
 	defer log.Close()
 
-	cmd := exec.Command(program, filepath.Join(c.dir, specFile))
+	cmd := exec.Command(program, filepath.Join(c.dir, specFile)) //nolint:noctx // it lives on when Up has returned
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.ExtraFiles = []*os.File{listening, controlRead, eventsWrite} // ListenerFD, ControlFD, EventsFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{

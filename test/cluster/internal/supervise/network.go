@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -73,7 +74,7 @@ func proxy(l net.Listener, addr string) error {
 		}
 		go func() {
 			defer outer.Close()
-			inner, err := net.Dial("tcp", addr)
+			inner, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", addr)
 			if err != nil {
 				return // the API server is not up yet; the client sees the connection closed and retries
 			}

@@ -214,7 +214,7 @@ func describe(status syscall.WaitStatus) string {
 func awaitReady(target string) error {
 	scheme, addr, _ := strings.Cut(target, "://")
 	probe := func() error {
-		c, err := net.DialTimeout(scheme, addr, time.Second)
+		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), scheme, addr)
 		if err == nil {
 			c.Close()
 		}
@@ -226,11 +226,14 @@ func awaitReady(target string) error {
 	case "https":
 		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 			DisableKeepAlives: true,
-			// Only asks whether the server that was started here has come up.
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // only asks whether the server has come up
 		}}
 		probe = func() error {
-			resp, err := client.Get(target)
+			req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, target, nil)
+			if err != nil {
+				return err
+			}
+			resp, err := client.Do(req)
 			if err != nil {
 				return err
 			}
