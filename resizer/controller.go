@@ -174,7 +174,7 @@ func (c *Controller) work(ctx context.Context) bool {
 			level = slog.LevelInfo // The pod and its events say so already.
 		}
 		c.queue.AddRateLimited(key)
-		c.log.Log(ctx, level, "will retry", "pod", key, "retries", c.queue.NumRequeues(key), "error", err)
+		c.log.Log(ctx, level, "will retry", "pod", key.String(), "retries", c.queue.NumRequeues(key), "error", err)
 	default:
 		c.queue.Forget(key)
 		if after > 0 {

@@ -37,7 +37,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	if d.Action == plan.Wait {
 		level = slog.LevelDebug
 	}
-	c.log.Log(ctx, level, "decided", "pod", key, "uid", pod.UID, "action", d.Action, "reason", d.Reason,
-		"message", d.Message, "requeue_after", d.RequeueAfter)
+	c.log.Log(ctx, level, "decided", "pod", key.String(), "uid", pod.UID, "action", d.Action, "reason", d.Reason,
+		"message", d.Message, "requeue_after", d.RequeueAfter.String())
 	return d.RequeueAfter, c.apply(ctx, in, d, m)
 }

@@ -126,9 +126,12 @@ func (o *serveOptions) logger() *slog.Logger {
 }
 
 func (o *serveOptions) restConfig() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	config, err := rest.InClusterConfig()
+	if o.kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("finding the API server (inside a cluster no --kubeconfig is needed): %w", err)
+		return nil, fmt.Errorf("finding the API server (outside a cluster, set --kubeconfig): %w", err)
 	}
 	// The API server's priority and fairness limits us; client-go's 5 requests a second would make a rollout wait.
 	config.QPS = -1
@@ -194,7 +197,7 @@ func (o *serveOptions) serve(ctx context.Context) error {
 	if err := server.Listen(); err != nil {
 		return err
 	}
-	log.Info("started", "version", version, "address", server.Addr(), "identity", o.identity)
+	log.Info("started", "version", version, "address", server.Addr().String(), "identity", o.identity)
 	parts.Go(func() error { return server.Serve(ctx) })
 	return parts.Wait()
 }

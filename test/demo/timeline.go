@@ -124,8 +124,8 @@ func (t *timeline) add(deployment string, s state) {
 	tell(s.Running && !before.Running, "container runs")
 	tell(s.Started && !before.Started, "startup probe passed")
 	tell(before.Limit > s.Limit, fmt.Sprintf("CPU lowered to %s in the spec", s.Limit))
-	tell(before.Container > s.Container || before.Group > s.Group,
-		fmt.Sprintf("CPU lowered to %s in the cgroup", plan.MilliCPU(s.Container)))
+	tell(before.Container > s.Container, "... in the container's cgroup")
+	tell(before.Group > s.Group, "... in the pod's cgroup")
 	tell(s.Restarts > before.Restarts, "RESTARTED")
 	tell(s.Steady && !before.Steady, "condition Steady, marker written")
 	if len(news) == 0 {

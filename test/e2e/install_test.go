@@ -30,7 +30,7 @@ func TestRights(t *testing.T) {
 		{"patch", "", "pods", "status", other, "x", true},
 		{"create", "", "events", "", other, "", true},
 		{"get", "", "secrets", "", own, "pod-resizer-tls", true},
-		{"update", "", "secrets", "", own, "pod-resizer-tls", true},
+		{"patch", "", "secrets", "", own, "pod-resizer-tls", true},
 		{"update", "coordination.k8s.io", "leases", "", own, "pod-resizer", true},
 		{"patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "pod-resizer", true},
 

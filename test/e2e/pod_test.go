@@ -33,6 +33,7 @@ func (l lab) samplePod(annotations map[string]string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: "sample", Labels: map[string]string{"app": "sample"}, Annotations: all},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
+			DNSPolicy:                     corev1.DNSDefault,
 			Containers: []corev1.Container{{
 				Name: "app", Image: deploy.SampleImage, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"-burn", "300ms"},
 				Resources: corev1.ResourceRequirements{

@@ -1,0 +1,217 @@
+package plan
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// resources takes CPU amounts; an empty one is left out.
+func resources(request, limit string) corev1.ResourceRequirements {
+	list := func(cpu string) corev1.ResourceList {
+		if cpu == "" {
+			return nil
+		}
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	}
+	return corev1.ResourceRequirements{Requests: list(request), Limits: list(limit)}
+}
+
+func TestResolve(t *testing.T) {
+	type containers map[string]corev1.ResourceRequirements // Those of typicalSpec.
+	cases := []struct {
+		name   string
+		cpu    containers
+		steady map[string]MilliCPU
+		want   Resolved
+	}{
+		{
+			"the limit is the startup CPU",
+			containers{"app": resources("100m", "200m")},
+			map[string]MilliCPU{"app": 50},
+			Resolved{"app": {200, 50}},
+		},
+		{
+			"without a limit the request is",
+			containers{"app": resources("100m", "")},
+			map[string]MilliCPU{"app": 50},
+			Resolved{"app": {100, 50}},
+		},
+		{
+			"containers that are not named keep what they have",
+			containers{"app": resources("2", "2"), "log": resources("20m", "30m"), "migrate": resources("1", "1"), "proxy": resources("", "10m")},
+			map[string]MilliCPU{"app": 50},
+			Resolved{"app": {2000, 50}, "log": {30, 30}, "migrate": {1000, 1000}, "proxy": {10, 10}},
+		},
+		{
+			"containers without CPU are left out",
+			containers{"app": resources("200m", "200m"), "log": resources("0", "0")},
+			map[string]MilliCPU{"app": 50},
+			Resolved{"app": {200, 50}},
+		},
+		{
+			"a native sidecar is lowered like any other",
+			containers{"app": resources("200m", "200m"), "proxy": resources("100m", "100m")},
+			map[string]MilliCPU{"app": 50, "proxy": 20},
+			Resolved{"app": {200, 50}, "proxy": {100, 20}},
+		},
+		{
+			"steady may equal startup",
+			containers{"app": resources("50m", "50m")},
+			map[string]MilliCPU{"app": 50},
+			Resolved{"app": {50, 50}},
+		},
+		{
+			"startup is rounded up to millicores, as the API server does",
+			containers{"app": resources("", "0.0501")},
+			map[string]MilliCPU{"app": 51},
+			Resolved{"app": {51, 51}},
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := testKeys(t).Resolve(specWith(c.cpu), c.steady)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %v\nwant %v", got, c.want)
+			}
+		})
+	}
+}
+
+// specWith is typicalSpec with CPU.
+func specWith(cpu map[string]corev1.ResourceRequirements) *corev1.PodSpec {
+	spec := typicalSpec()
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			containers[i].Resources = cpu[containers[i].Name]
+		}
+	}
+	return spec
+}
+
+func TestResolveTellsTheAuthorWhatToMend(t *testing.T) {
+	spec := specWith(map[string]corev1.ResourceRequirements{"app": resources("40m", "40m")})
+	got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50, "log": 10, "proxy": 10})
+	want := []string{
+		`resources: container "proxy": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
+		`resize.example.com/steady-resources: container "app": "50m": is more than its startup CPU, 40m; write less, or raise resources.limits.cpu`,
+		`resources: container "log": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
+	}
+	if !reflect.DeepEqual(texts(err), want) {
+		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(texts(err), "\n"), strings.Join(want, "\n"))
+	}
+	if got != nil {
+		t.Errorf("got %v beside the problems", got)
+	}
+}
+
+func TestResolvedIsKeptAsText(t *testing.T) {
+	resolved := Resolved{"b": {2000, 50}, "a": {100, 100}}
+	const want = `{"a":{"startupMilliCPU":100,"steadyMilliCPU":100},"b":{"startupMilliCPU":2000,"steadyMilliCPU":50}}`
+	if got := resolved.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	back, err := testKeys(t).parseResolved(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(back, resolved) {
+		t.Errorf("read back as %v", back)
+	}
+	if got := resolved.Released(); got != 1950 {
+		t.Errorf("releases %s, want 1950m", got)
+	}
+}
+
+func TestParseResolvedRefusesGarbage(t *testing.T) {
+	const (
+		remedy = `; remove it: admission writes it when the pod is created`
+		app    = `container "app": the steady CPU must be more than zero and at most the startup CPU` + remedy
+	)
+	cases := []struct{ name, value, want string }{
+		{"empty", ``, `resize.example.com/resolved: is not the JSON that admission writes (unexpected end of JSON input)` + remedy},
+		{"not JSON", `x`, `resize.example.com/resolved: "x": is not the JSON that admission writes (invalid character 'x' looking for beginning of value)` + remedy},
+		{"a steady CPU of zero", `{"app":{"startupMilliCPU":200}}`, `resize.example.com/resolved: "{\"app\":{\"startupMilliCPU\":200}}": ` + app},
+		{"a steady CPU below zero", `{"app":{"steadyMilliCPU":-1}}`, `resize.example.com/resolved: "{\"app\":{\"steadyMilliCPU\":-1}}": ` + app},
+		{"a steady CPU above the startup CPU", `{"app":{"startupMilliCPU":1,"steadyMilliCPU":2}}`, `resize.example.com/resolved: "{\"app\":{\"startupMilliCPU\":1,\"steadyMilliCPU\":2}}": ` + app},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := testKeys(t).parseResolved(c.value)
+			if err == nil || err.Error() != c.want || got != nil {
+				t.Errorf("got  %v, %v\nwant %s", got, err, c.want)
+			}
+			checkProblems(t, err)
+		})
+	}
+	// Of these only the refusal matters.
+	for name, value := range map[string]string{
+		"null":                     `null`,
+		"no container":             `{}`,
+		"a list":                   `[]`,
+		"a null container":         `{"app":null}`,
+		"a quantity":               `{"app":{"startupMilliCPU":"200m","steadyMilliCPU":"50m"}}`,
+		"half a millicore":         `{"app":{"startupMilliCPU":200,"steadyMilliCPU":50.5}}`,
+		"more than fits a number":  `{"app":{"startupMilliCPU":9223372036854775808,"steadyMilliCPU":50}}`,
+		"more than any node has":   `{"app":{"startupMilliCPU":10000001,"steadyMilliCPU":50}}`,
+		"something after the JSON": `{"app":{"startupMilliCPU":200,"steadyMilliCPU":50}}x`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := testKeys(t).parseResolved(value); err == nil {
+				t.Errorf("accepted as %v", got)
+			}
+		})
+	}
+}
+
+// A message that changes from one look to the next would be written to the pod each time, and each write brings the next look.
+func TestTheSameGarbageAlwaysGivesTheSameMessage(t *testing.T) {
+	const value = `{"a":{},"b":{},"c":{},"d":{}}`
+	_, first := testKeys(t).parseResolved(value)
+	for range 50 {
+		if _, again := testKeys(t).parseResolved(value); again.Error() != first.Error() {
+			t.Fatalf("now %v\nnow %v", first, again)
+		}
+	}
+}
+
+func TestMilliCPUReadsLikeAQuantity(t *testing.T) {
+	for cpu, want := range map[MilliCPU]string{0: "0", 1: "1m", 50: "50m", 1000: "1", 1500: "1500m", 10_000_000: "10k"} {
+		if got := cpu.String(); got != want {
+			t.Errorf("%d reads %q, want %q", int64(cpu), got, want)
+		}
+	}
+}
+
+func FuzzParseResolved(f *testing.F) {
+	keys := testKeys(f)
+	f.Fuzz(func(t *testing.T, value string) {
+		resolved, err := keys.parseResolved(value)
+		if err != nil {
+			for range 8 { // Maps have no order; the message must.
+				if _, again := keys.parseResolved(value); again == nil || again.Error() != err.Error() {
+					t.Errorf("the same input gives now %v, now %v", err, again)
+				}
+			}
+			checkProblems(t, err)
+			return
+		}
+		if len(resolved) == 0 {
+			t.Error("accepted without a container")
+		}
+		for name, cpu := range resolved {
+			if cpu.Steady < 1 || cpu.Steady > cpu.Startup || cpu.Startup > 10_000_000 {
+				t.Errorf("container %q accepted with %+v", name, cpu)
+			}
+		}
+		if again, err := keys.parseResolved(resolved.String()); err != nil || !reflect.DeepEqual(again, resolved) {
+			t.Errorf("%v does not survive its own text: %v, %v", resolved, again, err)
+		}
+	})
+}
