@@ -1,6 +1,8 @@
 # `make help` lists the targets. All of them need Go, a C compiler and git; those that run a cluster need root on Linux.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
+# One setting for everything but the race detector, which needs cgo: the Go build cache then serves all targets.
+export CGO_ENABLED := 0
 
 CLUSTER := bin/cluster
 LINT := bin/golangci-lint
@@ -11,7 +13,7 @@ help: ## Show this list.
 
 .PHONY: build
 build: ## Build pod-resizer into bin/.
-	CGO_ENABLED=0 go build -trimpath -o bin/pod-resizer ./cmd/pod-resizer
+	go build -trimpath -o bin/pod-resizer ./cmd/pod-resizer
 
 .PHONY: demo
 demo: $(CLUSTER) ## Watch a pod's CPU lowered in place on a real cluster; KEEP=1 leaves the cluster to play with.
@@ -28,7 +30,7 @@ test: root lint unit e2e ## Run all tests: lint and vet, unit tests, and the pro
 # Said before the first of many minutes, not after the last.
 .PHONY: root
 root:
-	@test "$$(id -u)" = 0 || { echo 'make test runs a kubelet, which needs root. Run: sudo -E env "PATH=$$PATH" make test' >&2; exit 1; }
+	@test "$$(id -u)" = 0 || { echo 'make test runs a kubelet, which needs root. Run: sudo env "PATH=$$PATH" make test' >&2; exit 1; }
 
 .PHONY: lint
 lint: $(LINT) ## Vet and lint every module.
@@ -38,11 +40,12 @@ lint: $(LINT) ## Vet and lint every module.
 
 .PHONY: unit
 unit: ## Run the tests that need no cluster, with the race detector.
-	go test -race ./...
+	CGO_ENABLED=1 go test -race ./...
 
 .PHONY: e2e
 e2e: $(CLUSTER) ## Run the tests on a real cluster, which is built, started and removed.
-	cd test && go test -count=1 -timeout 15m ./cluster/...
+	$(CLUSTER) build
+	cd test && go test -count=1 -timeout 10m ./cluster/...
 	cd test && ../$(CLUSTER) run --yes -- go test -count=1 -timeout 20m -v ./e2e
 
 .PHONY: golden

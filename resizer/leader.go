@@ -95,6 +95,6 @@ func (e *Election) term(ctx context.Context, lead func(context.Context) error) e
 		leading, stop := context.WithCancel(leading)
 		defer stop()
 		defer context.AfterFunc(ctx, stop)()
-		return lead(leading)
+		return lead(leading) //nolint:contextcheck // The elector's context; AfterFunc ties it to ours.
 	}
 }

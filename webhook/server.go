@@ -95,8 +95,8 @@ func (s *Server) routes(o Options, mutate http.Handler) http.Handler {
 }
 
 // Listen opens the port. Once it has returned, connections wait for Serve instead of being refused.
-func (s *Server) Listen() error {
-	listener, err := net.Listen("tcp", s.http.Addr)
+func (s *Server) Listen(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.http.Addr)
 	if err != nil {
 		return fmt.Errorf("listening for admission requests: %w", err)
 	}

@@ -196,7 +196,7 @@ func TestASlowClientIsCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close() //nolint:errcheck // The server has closed it.
+			defer conn.Close()
 			if _, err := io.WriteString(conn, tc.sends); err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +232,7 @@ func TestShutdownLetsRequestsInFlightFinish(t *testing.T) {
 
 	eventually(t, "readyz says that the process is shutting down", func() bool {
 		response := s.do(t, http.MethodGet, "/readyz", "", nil)
-		return response.StatusCode == 503 && strings.Contains(read(t, response), "[-]shutdown failed: the process is shutting down")
+		return response.StatusCode == http.StatusServiceUnavailable && strings.Contains(read(t, response), "[-]shutdown failed: the process is shutting down")
 	})
 	eventually(t, "new connections are refused", func() bool {
 		conn, err := tls.Dial("tcp", s.Addr().String(), s.tls)
@@ -260,7 +260,7 @@ func TestShutdownLetsRequestsInFlightFinish(t *testing.T) {
 
 func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	s := start(t, Options{})
-	if err := NewServer(Options{Address: s.Addr().String(), Registry: prometheus.NewRegistry()}).Listen(); err == nil ||
+	if err := NewServer(Options{Address: s.Addr().String(), Registry: prometheus.NewRegistry()}).Listen(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "listening for admission requests: ") {
 		t.Errorf("Listen on a taken port: %v", err)
 	}
@@ -361,7 +361,7 @@ func start(t *testing.T, o Options, change ...func(*Server)) *testServer {
 	for _, c := range change {
 		c(r.Server)
 	}
-	if err := r.Listen(); err != nil {
+	if err := r.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: r.tls.Clone(), ForceAttemptHTTP2: true}}

@@ -14,15 +14,19 @@ import (
 // version is set by the linker: -X main.version=v0.1.0.
 var version = "dev"
 
-func main() {
+func main() { os.Exit(run()) }
+
+// run is main with deferred calls that happen.
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)
 	if err := rootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "pod-resizer:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func rootCommand() *cobra.Command {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"reflect"
@@ -56,7 +55,7 @@ func TestREADMEListsEveryReason(t *testing.T) {
 // TestREADMEListsEveryMetric also shows that each metric is there, with all its label values, before anything has happened:
 // a vector without children would not be gathered.
 func TestREADMEListsEveryMetric(t *testing.T) {
-	registry, log := prometheus.NewRegistry(), slog.New(slog.NewTextHandler(io.Discard, nil))
+	registry, log := prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
 	certs.NewFiles(t.TempDir(), log, registry)
 	if _, err := resizer.New(resizer.Options{Config: &rest.Config{}, Keys: mustKeys(t), Registerer: registry, Log: log}); err != nil {
 		t.Fatal(err)

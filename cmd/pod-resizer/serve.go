@@ -194,7 +194,7 @@ func (o *serveOptions) serve(ctx context.Context) error {
 		ShutdownDelay:  o.shutdownDelay,
 		Logger:         log,
 	})
-	if err := server.Listen(); err != nil {
+	if err := server.Listen(ctx); err != nil {
 		return err
 	}
 	log.Info("started", "version", version, "address", server.Addr().String(), "identity", o.identity)

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -30,27 +29,39 @@ func (q Quota) MilliCPU() int64 {
 // CPUQuota reads, from the machine's cgroups, the CPU quota of a container and of its pod. The container's id may carry
 // the "containerd://" of a pod's status.
 func (c *Cluster) CPUQuota(pod types.UID, containerID string) (container, sandbox Quota, err error) {
-	hs, err := cgroup.Hierarchies()
+	dir, v2, err := c.podCgroup(pod)
 	if err != nil {
 		return container, sandbox, err
 	}
+	if sandbox, err = readQuota(dir, v2); err != nil {
+		return container, sandbox, err
+	}
+	container, err = readQuota(filepath.Join(dir, containerName(containerID)), v2)
+	return container, sandbox, err
+}
+
+// podCgroup is the folder of a pod in the hierarchy that grants CPU.
+func (c *Cluster) podCgroup(pod types.UID) (dir string, v2 bool, err error) {
+	hs, err := cgroup.Hierarchies()
+	if err != nil {
+		return "", false, err
+	}
 	cpu, err := cgroup.CPU(hs)
 	if err != nil {
-		return container, sandbox, err
+		return "", false, err
 	}
 	// A Guaranteed pod lies directly in kubepods, the others one level further down.
 	for _, class := range []string{"", "burstable", "besteffort"} {
 		dir := filepath.Join(cpu.Mount, cgroupName(c.state.Name), "kubepods", class, "pod"+string(pod))
-		if sandbox, err = readQuota(dir, cpu.V2); errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return container, sandbox, err
+		if _, err := os.Stat(dir); err == nil {
+			return dir, cpu.V2, nil
 		}
-		container, err = readQuota(filepath.Join(dir, strings.TrimPrefix(containerID, "containerd://")), cpu.V2)
-		return container, sandbox, err
 	}
-	return container, sandbox, fmt.Errorf("reading the CPU quota of pod %s: it has no cgroup (has it started? is it gone?): %w", pod, fs.ErrNotExist)
+	return "", false, fmt.Errorf("finding the cgroup of pod %s (has it started? is it gone?): %w", pod, fs.ErrNotExist)
 }
+
+// containerName is a container's id, and its cgroup's name, without the "containerd://" of a pod's status.
+func containerName(id string) string { return strings.TrimPrefix(id, "containerd://") }
 
 // readQuota reads cpu.max on v2 and the two cfs files on v1.
 func readQuota(dir string, v2 bool) (Quota, error) {

@@ -30,13 +30,17 @@ const namespace = "demo"
 // patience is how long the demo waits for both pods: four times what the slow one takes.
 const patience = 45 * time.Second
 
-func main() {
+func main() { os.Exit(exitCode()) }
+
+// exitCode is main with deferred calls that happen.
+func exitCode() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func command() *cobra.Command {

@@ -64,7 +64,8 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 	flags := []string{"-ldflags", "-s -w -X main.version=v0.1.0"}
 	cgo := "0"
 	if race {
-		// The race detector needs cgo, and the image has no libc: link it in.
+		// The race detector needs cgo, and the image has no libc: link it in. Otherwise built as `go test -race` builds, so
+		// that the two share what is compiled.
 		flags, cgo = []string{"-race", "-ldflags", "-linkmode external -extldflags -static -X main.version=race"}, "1"
 	}
 	if err := step.do("building pod-resizer", func() error {
@@ -229,7 +230,7 @@ func loadProgram(ctx context.Context, c *cluster.Cluster, ref, dir, pkg, cgo str
 	defer os.RemoveAll(temp)
 	name := filepath.Base(pkg)
 	binary := filepath.Join(temp, name)
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", binary}, append(flags, pkg)...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", binary}, append(flags, pkg)...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -10,8 +10,8 @@ import (
 	"pod-resizer/test/deploy"
 )
 
-// TestLeaderIsKilled: the leader dies without a word while a pod starts; the other replica takes over and finishes the job,
-// knowing nothing but what is on the pod.
+// TestLeaderIsKilled: the leader dies of SIGKILL while a pod starts, so that nothing releases its lease; the other replica
+// takes over and finishes the job, knowing nothing but what is on the pod.
 func TestLeaderIsKilled(t *testing.T) {
 	l := shared
 	leader := func(ctx context.Context) string {
@@ -30,8 +30,11 @@ func TestLeaderIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := leader(t.Context())
-	now := int64(0) // No grace: the kubelet kills it at once, and nothing releases the lease.
-	if err := l.client.CoreV1().Pods(deploy.Namespace).Delete(t.Context(), first, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	victim, err := l.client.CoreV1().Pods(deploy.Namespace).Get(t.Context(), first, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.cluster.Kill(victim.UID, victim.Status.ContainerStatuses[0].ContainerID); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "steady under another leader", func(ctx context.Context) (bool, string) {
