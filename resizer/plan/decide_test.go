@@ -166,11 +166,11 @@ const app50m = `{"app":{"limits":{"cpu":"50m"}}}`
 
 func resolve(r Resolved) change { return annotate("resolved", r.String()) }
 
-func qos(class corev1.PodQOSClass) change { return func(p *corev1.Pod) { p.Status.QOSClass = class } }
+func burstable(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSBurstable }
 
-// generation sets that of the spec and that which the kubelet has observed; Kubernetes 1.33 reports none, so zero there.
-func generation(spec, observed int64) change {
-	return func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = spec, observed }
+// observed sets the generation that the kubelet has seen; that of Kubernetes 1.33 reports none, so zero there.
+func observed(generation int64) change {
+	return func(p *corev1.Pod) { p.Status.ObservedGeneration = generation }
 }
 
 func condition(c corev1.PodCondition) change {
@@ -197,10 +197,10 @@ func recorded(reason Reason, message string) change {
 }
 
 // resized is a pod whose resize the API server has accepted; the kubelet has yet to see it.
-func resized(p *corev1.Pod) { started("app")(p); cpu("app", "50m")(p); generation(2, 1)(p) }
+func resized(p *corev1.Pod) { started("app")(p); cpu("app", "50m")(p); p.Generation = 2 }
 
 // actuated is a pod whose resize the kubelet has carried out.
-func actuated(p *corev1.Pod) { resized(p); allocated("app", "50m")(p); generation(2, 2)(p) }
+func actuated(p *corev1.Pod) { resized(p); allocated("app", "50m")(p); observed(2)(p) }
 
 func lower(message string, target map[string]MilliCPU) Decision {
 	return Decision{Action: Resize, Reason: StartupOver, Target: target, Triggered: true, Message: message}
@@ -251,9 +251,20 @@ func decideCases() []decideCase {
 	var never time.Time
 	notGuaranteed := lowerApp()
 	notGuaranteed.Warning = `The pod is Burstable, not Guaranteed: [container "app": resources.requests.memory is 32Mi, its limit 64Mi]`
+	atSteadyRequest := lowerApp()
+	atSteadyRequest.Warning = `The pod is Burstable, not Guaranteed: [container "app": resources.requests.cpu is 50m, its limit 200m container "app": resources.requests.memory is 32Mi, its limit 64Mi]`
 	injected := lowerApp()
 	injected.Warning = `The pod is Burstable, not Guaranteed: [container "mesh": resources.limits.cpu is not set container "mesh": resources.limits.memory is not set]`
 	missedDone := record(Steady, CPULowered, "CPU lowered; Guaranteed")
+
+	twoActuated := func(p *corev1.Pod) {
+		actuated(p)
+		with("web", "100m")(p)
+		with("log", "10m")(p)
+		resolve(Resolved{"app": {200, 50}, "web": {400, 100}, "log": {10, 10}})(p)
+	}
+	twoDone := done("CPU lowered, app 200m to 50m, web 400m to 100m; Guaranteed")
+	twoDone.Status.ReleasedMilliCPU = 450
 
 	return []decideCase{
 		// Nothing to do with it.
@@ -338,7 +349,7 @@ func decideCases() []decideCase {
 		},
 		{
 			"a container that admission did not see, such as an injected one, makes the pod Burstable and is not touched",
-			testPod(started("app"), qos(corev1.PodQOSBurstable), with("mesh", "100m"), container("mesh", func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })), 0, never, injected,
+			testPod(started("app"), burstable, with("mesh", "100m"), container("mesh", func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })), 0, never, injected,
 		},
 		{
 			"a native sidecar has not started",
@@ -354,14 +365,24 @@ func decideCases() []decideCase {
 			testPod(withSidecar("proxy", "100m"), noStartupProbe("proxy"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), started("app"), started("proxy")), 0, never, wait(AwaitingTrigger),
 		},
 		{
+			"a native sidecar without a startup probe is ready",
+			testPod(withSidecar("proxy", "100m"), noStartupProbe("proxy"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), started("app"), ready("proxy")), 0, never,
+			lower("Startup is over: lowering CPU, app 200m to 50m, proxy 100m to 20m", map[string]MilliCPU{"app": 50, "proxy": 20}),
+		},
+		{
 			"an init container that has ended keeps its CPU",
 			testPod(withInit("migrate", "1"), terminated("migrate"), resolve(Resolved{"app": {200, 50}, "migrate": {1000, 1000}}), started("app")), 0, never, lowerApp(),
+		},
+
+		{
+			"an init container is not lowered, whatever somebody wrote into resolved",
+			testPod(withInit("migrate", "1"), terminated("migrate"), resolve(Resolved{"app": {200, 50}, "migrate": {1000, 100}}), started("app")), 0, never, lowerApp(),
 		},
 
 		// What must not be sent.
 		{
 			"a Burstable pod that the resize would make Guaranteed",
-			testPod(started("app"), qos(corev1.PodQOSBurstable), request("app", corev1.ResourceCPU, "100m")), 0, never,
+			testPod(started("app"), burstable, request("app", corev1.ResourceCPU, "100m")), 0, never,
 			record(Skipped, QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed")),
 		},
 		{
@@ -371,16 +392,24 @@ func decideCases() []decideCase {
 		},
 		{
 			"a QoS class that would change is no matter before the trigger",
-			testPod(qos(corev1.PodQOSBurstable), request("app", corev1.ResourceCPU, "100m")), 0, never, wait(AwaitingTrigger),
+			testPod(burstable, request("app", corev1.ResourceCPU, "100m")), 0, never, wait(AwaitingTrigger),
 		},
 		{
 			"a QoS class that would change is reported once",
-			testPod(started("app"), qos(corev1.PodQOSBurstable), request("app", corev1.ResourceCPU, "100m"), recorded(QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed"))), 0, never,
+			testPod(started("app"), burstable, request("app", corev1.ResourceCPU, "100m"), recorded(QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed"))), 0, never,
 			wait(QoSWouldChange),
 		},
 		{
 			"a Burstable pod that stays Burstable is lowered, and its author hears why it is not Guaranteed",
-			testPod(started("app"), qos(corev1.PodQOSBurstable), request("app", corev1.ResourceMemory, "32Mi")), 0, never, notGuaranteed,
+			testPod(started("app"), burstable, request("app", corev1.ResourceMemory, "32Mi")), 0, never, notGuaranteed,
+		},
+		{
+			"a Burstable pod whose request is the steady CPU already gets the limit, too",
+			testPod(started("app"), burstable, request("app", corev1.ResourceMemory, "32Mi"), request("app", corev1.ResourceCPU, "50m")), 0, never, atSteadyRequest,
+		},
+		{
+			"a request below the steady CPU is not raised, so no more than before is reserved after the startup",
+			testPod(started("app"), burstable, request("app", corev1.ResourceMemory, "32Mi"), request("app", corev1.ResourceCPU, "30m")), 0, never, record(Skipped, BelowSteady, below),
 		},
 		{"somebody set less than the steady CPU", testPod(started("app"), cpu("app", "30m")), 0, never, record(Skipped, BelowSteady, below)},
 		{"somebody set less than the steady CPU, which is reported once", testPod(started("app"), cpu("app", "30m"), recorded(BelowSteady, below)), 0, never, wait(BelowSteady)},
@@ -409,12 +438,12 @@ func decideCases() []decideCase {
 		},
 		{
 			"a Burstable pod that admission missed would become Guaranteed",
-			testPod(missed(app50m), started("app"), qos(corev1.PodQOSBurstable), request("app", corev1.ResourceCPU, "100m")), 0, never,
+			testPod(missed(app50m), started("app"), burstable, request("app", corev1.ResourceCPU, "100m")), 0, never,
 			record(Skipped, QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed")),
 		},
 		{
 			"a Burstable pod that admission missed stays Burstable",
-			testPod(missed(app50m), started("app"), qos(corev1.PodQOSBurstable), request("app", corev1.ResourceMemory, "32Mi")), 0, never, notGuaranteed,
+			testPod(missed(app50m), started("app"), burstable, request("app", corev1.ResourceMemory, "32Mi")), 0, never, notGuaranteed,
 		},
 		{
 			"somebody set less than the steady CPU on a pod that admission missed: its startup CPU is what it has",
@@ -436,31 +465,40 @@ func decideCases() []decideCase {
 
 		// Accepted is not actuated.
 		{"the kubelet has not seen the resize", testPod(resized), 0, never, wait(AwaitingKubelet)},
-		{"the kubelet has not seen the resize, though the allocation is equal", testPod(actuated, generation(2, 1)), 0, never, wait(AwaitingKubelet)},
-		{"the kubelet has seen the resize and allocated nothing yet", testPod(resized, generation(2, 2)), 0, never, wait(AwaitingKubelet)},
+		{"the kubelet has not seen the resize, though the allocation is equal", testPod(actuated, observed(1)), 0, never, wait(AwaitingKubelet)},
+		{"the kubelet has seen the resize and allocated nothing yet", testPod(resized, observed(2)), 0, never, wait(AwaitingKubelet)},
 		{"the kubelet reports no allocation", testPod(actuated, status("app", func(s *corev1.ContainerStatus) { s.AllocatedResources = nil })), 0, never, wait(AwaitingKubelet)},
 		{"the kubelet reports no container", testPod(actuated, func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }), 0, never, wait(AwaitingKubelet)},
 		{"the resize is in progress", testPod(actuated, inProgress("", 2)), 0, never, wait(AwaitingKubelet)},
 		{"the resize is in progress for an older generation, which the kubelet does not advance", testPod(actuated, inProgress("", 1)), 0, never, wait(AwaitingKubelet)},
 		{"the resize runs into an error, which the kubelet retries", testPod(actuated, inProgress(corev1.PodReasonError, 2)), 0, never, wait(AwaitingKubelet)},
 		{"the resize was in progress", testPod(actuated, condition(corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionFalse})), 0, never, done(doneMessage)},
-		{"the kubelet has put the resize off", testPod(resized, generation(2, 2), pending(corev1.PodReasonDeferred, "no room", 2)), 0, never, wait(Deferred)},
+		{"the kubelet has put the resize off", testPod(resized, observed(2), pending(corev1.PodReasonDeferred, "no room", 2)), 0, never, wait(Deferred)},
 		{"the kubelet had put another resize off", testPod(actuated, pending(corev1.PodReasonDeferred, "no room", 1)), 0, never, wait(AwaitingKubelet)},
 		{"the kubelet found another resize infeasible", testPod(resized, pending(corev1.PodReasonInfeasible, infeasible, 1)), 0, never, wait(AwaitingKubelet)},
 		{"the resize was put off", testPod(actuated, condition(corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionFalse, Reason: corev1.PodReasonDeferred, ObservedGeneration: 2})), 0, never, done(doneMessage)},
-		{"the kubelet finds the resize infeasible", testPod(resized, generation(2, 2), pending(corev1.PodReasonInfeasible, infeasible, 2)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
-		{"the kubelet finds the resize infeasible while an older one is in progress", testPod(resized, generation(2, 2), pending(corev1.PodReasonInfeasible, infeasible, 2), inProgress("", 1)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
-		{"the kubelet finds the resize infeasible while an older one is in progress, conditions the other way round", testPod(resized, generation(2, 2), inProgress("", 1), pending(corev1.PodReasonInfeasible, infeasible, 2)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
-		{"the kubelet of Kubernetes 1.33 finds the resize infeasible, for no generation", testPod(resized, generation(2, 0), pending(corev1.PodReasonInfeasible, infeasible, 0)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
-		{"the kubelet of Kubernetes 1.33 has put the resize off, for no generation", testPod(resized, generation(2, 0), pending(corev1.PodReasonDeferred, "no room", 0)), 0, never, wait(Deferred)},
-		{"infeasible is recorded once", testPod(resized, generation(2, 2), pending(corev1.PodReasonInfeasible, infeasible, 2), recorded(NodeCannotResize, infeasible)), 0, never, wait(NodeCannotResize)},
-		{"infeasible for another cause is recorded again", testPod(resized, generation(2, 2), pending(corev1.PodReasonInfeasible, "node is full", 2), recorded(NodeCannotResize, infeasible)), 0, never, record(Infeasible, NodeCannotResize, "node is full")},
+		{"the kubelet finds the resize infeasible", testPod(resized, observed(2), pending(corev1.PodReasonInfeasible, infeasible, 2)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
+		{"the kubelet finds the resize infeasible while an older one is in progress", testPod(resized, observed(2), pending(corev1.PodReasonInfeasible, infeasible, 2), inProgress("", 1)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
+		{"the kubelet finds the resize infeasible while an older one is in progress, conditions the other way round", testPod(resized, observed(2), inProgress("", 1), pending(corev1.PodReasonInfeasible, infeasible, 2)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
+		{"the kubelet of Kubernetes 1.33 finds the resize infeasible, for no generation", testPod(resized, observed(0), pending(corev1.PodReasonInfeasible, infeasible, 0)), 0, never, record(Infeasible, NodeCannotResize, infeasible)},
+		{"the kubelet of Kubernetes 1.33 has put the resize off, for no generation", testPod(resized, observed(0), pending(corev1.PodReasonDeferred, "no room", 0)), 0, never, wait(Deferred)},
+		{"infeasible is recorded once", testPod(resized, observed(2), pending(corev1.PodReasonInfeasible, infeasible, 2), recorded(NodeCannotResize, infeasible)), 0, never, wait(NodeCannotResize)},
+		{"infeasible for another cause is recorded again", testPod(resized, observed(2), pending(corev1.PodReasonInfeasible, "node is full", 2), recorded(NodeCannotResize, infeasible)), 0, never, record(Infeasible, NodeCannotResize, "node is full")},
 		{"infeasible no more: the kubelet came back with another policy", testPod(actuated, recorded(NodeCannotResize, infeasible)), 0, never, done(doneMessage)},
 		{"the kubelet reports the steady CPU", testPod(actuated), 0, never, done(doneMessage)},
+		{
+			"somebody removed the marker, but not the condition", testPod(actuated, condition(corev1.PodCondition{
+				Type: DefaultDomain + "/Steady", Status: corev1.ConditionTrue, Reason: string(CPULowered), Message: doneMessage,
+			})), 0, never, done(doneMessage),
+		},
+		{
+			"an init container has ended, and its allocation does not matter",
+			testPod(actuated, withInit("migrate", "1"), terminated("migrate"), allocated("migrate", "2"), resolve(Resolved{"app": {200, 50}, "migrate": {1000, 1000}})), 0, never, done(doneMessage),
+		},
 		{"the kubelet reports the steady CPU in other words", testPod(actuated, allocated("app", "0.05")), 0, never, done(doneMessage)},
 		{"somebody wrote the steady CPU in other words", testPod(actuated, cpu("app", "0.05")), 0, never, done(doneMessage)},
-		{"the kubelet of Kubernetes 1.33 reports no generation", testPod(actuated, generation(2, 0)), 0, never, done(doneMessage)},
-		{"the kubelet is ahead", testPod(actuated, generation(2, 3)), 0, never, done(doneMessage)},
+		{"the kubelet of Kubernetes 1.33 reports no generation", testPod(actuated, observed(0)), 0, never, done(doneMessage)},
+		{"the kubelet is ahead", testPod(actuated, observed(3)), 0, never, done(doneMessage)},
 		{"what the runtime reports does not matter: rounding may keep it from ever being equal", testPod(actuated, status("app", func(s *corev1.ContainerStatus) {
 			s.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("60m")}}
 		})), 0, never, done(doneMessage)},
@@ -472,14 +510,12 @@ func decideCases() []decideCase {
 		{"a container that admission did not see may lack an allocation", testPod(actuated, with("mesh", "100m"), status("mesh", func(s *corev1.ContainerStatus) { s.AllocatedResources = nil })), 0, never, done(doneMessage)},
 		{
 			"the kubelet allocates requests, which may be less than the limit in a container that is not lowered",
-			testPod(actuated, qos(corev1.PodQOSBurstable), with("log", "200m"), resolve(Resolved{"app": {200, 50}, "log": {200, 200}}), request("log", corev1.ResourceCPU, "100m"), allocated("log", "100m")), 0, never,
+			testPod(actuated, burstable, with("log", "200m"), resolve(Resolved{"app": {200, 50}, "log": {200, 200}}), request("log", corev1.ResourceCPU, "100m"), allocated("log", "100m")), 0, never,
 			done("CPU lowered, app 200m to 50m; Burstable"),
 		},
 		{"the startup took as long as from the container's start to the trigger", testPod(actuated), 0, noon.Add(-10*second - 460*time.Millisecond), startupTook(19.5, done(doneMessage))},
-		{
-			"the startup began with the first container that is lowered",
-			testPod(actuated, with("web", "100m"), with("log", "10m"), resolve(Resolved{"app": {200, 50}, "web": {100, 100}, "log": {10, 10}}), runningFor("web", 40*second)), 0, noon, startupTook(30, done(doneMessage)),
-		},
+		{"the startup began with the first container that is lowered", testPod(twoActuated, runningFor("web", 25*second), runningFor("log", 35*second)), 0, noon, startupTook(30, twoDone)},
+		{"the startup began with the first container that is lowered, wherever it stands", testPod(twoActuated, runningFor("web", 32*second), runningFor("log", 35*second)), 0, noon, startupTook(32, twoDone)},
 		{"the container restarted after the trigger, so how long its startup took is not known", testPod(actuated, runningFor("app", 2*second)), 0, noon.Add(-10 * second), done(doneMessage)},
 
 		// Steady is startup.

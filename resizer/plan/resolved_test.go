@@ -41,6 +41,12 @@ func TestResolve(t *testing.T) {
 			Resolved{"app": {100, 50}},
 		},
 		{
+			"a limit of zero is none",
+			containers{"app": resources("100m", "0")},
+			map[string]MilliCPU{"app": 50},
+			Resolved{"app": {100, 50}},
+		},
+		{
 			"containers that are not named keep what they have",
 			containers{"app": resources("2", "2"), "log": resources("20m", "30m"), "migrate": resources("1", "1"), "proxy": resources("", "10m")},
 			map[string]MilliCPU{"app": 50},
@@ -96,9 +102,12 @@ func specWith(cpu map[string]corev1.ResourceRequirements) *corev1.PodSpec {
 }
 
 func TestResolveTellsTheAuthorWhatToMend(t *testing.T) {
-	spec := specWith(map[string]corev1.ResourceRequirements{"app": resources("40m", "40m")})
+	spec := specWith(map[string]corev1.ResourceRequirements{
+		"app": resources("40m", "40m"), "migrate": resources("10000", "10001"),
+	})
 	got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50, "log": 10, "proxy": 10})
 	want := []string{
+		`resources: container "migrate": "10001": is more CPU than any node has; write less`,
 		`resources: container "proxy": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
 		`resize.example.com/steady-resources: container "app": "50m": is more than its startup CPU, 40m; write less, or raise resources.limits.cpu`,
 		`resources: container "log": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
@@ -108,6 +117,19 @@ func TestResolveTellsTheAuthorWhatToMend(t *testing.T) {
 	}
 	if got != nil {
 		t.Errorf("got %v beside the problems", got)
+	}
+}
+
+func TestResolveTellsWhatIsMoreThanAnyNodeHas(t *testing.T) {
+	// Of these only the first fits into 64 bits of millicores.
+	for _, limit := range []string{"10001", "9223372036854776", "1e16", "9Ei"} {
+		t.Run(limit, func(t *testing.T) {
+			spec := specWith(map[string]corev1.ResourceRequirements{"app": resources(limit, limit)})
+			got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50})
+			if problems := Problems(err); len(problems) != 1 || problems[0].Message != "is more CPU than any node has" {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
 	}
 }
 
@@ -123,6 +145,9 @@ func TestResolvedIsKeptAsText(t *testing.T) {
 	}
 	if !reflect.DeepEqual(back, resolved) {
 		t.Errorf("read back as %v", back)
+	}
+	if most, err := testKeys(t).parseResolved(`{"a":{"startupMilliCPU":10000000,"steadyMilliCPU":1}}`); err != nil || most["a"].Startup != 10_000_000 {
+		t.Errorf("10,000 cores read as %v, %v", most, err)
 	}
 	if got := resolved.Released(); got != 1950 {
 		t.Errorf("releases %s, want 1950m", got)

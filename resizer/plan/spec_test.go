@@ -243,10 +243,10 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-resources: container "app": "x": not a quantity of CPU; write an amount such as "50m"`,
 		}},
 		{"an unknown container; what is offered leaves out the init container, which would be wrong as well", steady(`{"web":{"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of ["app" "log" "proxy"]`,
+			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of ["proxy" "app" "log"]`,
 		}},
 		{"an init container", steady(`{"migrate":{"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "migrate": is an init container, which ends before startup is over; remove it`,
+			`resize.example.com/steady-resources: container "migrate": is an init container, which ends before startup is over; name one of ["proxy" "app" "log"]`,
 		}},
 		{"an unknown trigger", annotations("steady-resources", good, "trigger", "ready"), unchanged, []string{
 			`resize.example.com/trigger: "ready": is not a trigger; write one of ["StartupProbePassed" "Ready" "Delay"]`,
@@ -302,7 +302,7 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/delay-seconds: "soon": is not a whole number from 0 to 86400; write seconds, such as "30"`,
 			`resize.example.com/steady-resources: container "app": "x": not a quantity of CPU; write an amount such as "50m"`,
 			`resize.example.com/steady-resources: container "web": "0": must be more than zero: a pod without CPU is not Guaranteed; write an amount such as "50m"`,
-			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of ["app" "log" "proxy"]`,
+			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of ["proxy" "app" "log"]`,
 			`spec.os.name: "windows": Kubernetes cannot resize Windows pods in place; remove the opt-in`,
 		}},
 	}
