@@ -30,9 +30,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	}
 	in := c.observe(pod, m)
 	d := plan.Decide(in)
-	if d.Triggered && m.triggeredAt.IsZero() {
-		m.triggeredAt = in.Now
-	}
+	m.triggeredAt = d.TriggeredAt
 	level := slog.LevelInfo
 	if d.Action == plan.Wait {
 		level = slog.LevelDebug

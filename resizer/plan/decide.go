@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -48,8 +47,8 @@ type Decision struct {
 	Status Status
 	// RequeueAfter asks for another look without an event; zero means that an event will come.
 	RequeueAfter time.Duration
-	// Triggered reports that startup is over but for a delay; the caller remembers when it first saw it.
-	Triggered bool
+	// TriggeredAt is the Input.TriggeredAt of the next decision; zero while startup goes on.
+	TriggeredAt time.Time
 }
 
 // Decide says what to do next with a pod. It is a pure function of its input.
@@ -57,163 +56,230 @@ func Decide(in Input) Decision {
 	keys, pod := in.Keys, in.Pod
 	switch {
 	case pod.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
-		return wait(Ended)
+		return in.wait(Ended)
 	case !keys.OptedIn(pod.Annotations):
-		return wait(NotOptedIn)
+		return in.wait(NotOptedIn)
 	case pod.Annotations[keys.Resized] == "true":
-		return wait(AlreadyMarked)
+		return in.wait(AlreadyMarked)
 	}
-	trigger, delay, resolved, err := keys.contract(pod)
+	contract, err := keys.contract(pod)
 	if err != nil {
 		return in.skip(InvalidAnnotation, err.Error())
 	}
 	if pod.Status.StartTime == nil {
-		return wait(AwaitingStart)
+		return in.wait(AwaitingStart)
 	}
-	target := map[string]MilliCPU{}
+	var changes []lowering
 	for _, c := range runningContainers(&pod.Spec) {
-		cpu, known := resolved[c.Name]
-		current := startupCPU(c)
-		switch {
-		case !known:
-		case current < cpu.Steady:
+		steady, lowered := contract.Steady[c.Name]
+		if !lowered {
+			continue
+		}
+		request, limit := milliCPU(c.Resources.Requests[corev1.ResourceCPU]), limitOrRequest(c)
+		if request < steady || limit < steady {
 			return in.skip(BelowSteady, fmt.Sprintf("container %q has %s, less than its steady CPU %s: something else lowered it",
-				c.Name, current, cpu.Steady))
-		case cpu.Steady < cpu.Startup && (current != cpu.Steady || milliCPU(c.Resources.Requests[corev1.ResourceCPU]) != cpu.Steady):
-			target[c.Name] = cpu.Steady
+				c.Name, min(request, limit), steady))
+		}
+		if request != steady || limit != steady {
+			changes = append(changes, lowering{c, limit, steady})
 		}
 	}
-	if len(target) == 0 {
-		return in.actuation(resolved)
+	if len(changes) == 0 {
+		return in.actuation(contract)
 	}
-	return in.startup(trigger, delay, resolved, target)
+	return in.startup(contract, changes)
 }
 
-// contract is what the pod's annotations come to: what admission resolved, or for a pod that admission missed, the
-// author's annotations as they stand.
-func (k Keys) contract(pod *corev1.Pod) (Trigger, time.Duration, Resolved, error) {
-	value, present := pod.Annotations[k.Resolved]
-	if !present {
-		spec, err := k.Parse(pod.Annotations, &pod.Spec)
-		if err != nil {
-			return "", 0, nil, err
+// contract is what a pod's annotations come to: what admission resolved, or for a pod that admission missed, the author's
+// annotations as they stand.
+type contract struct {
+	Spec     // Its Steady holds only what is below the startup CPU.
+	resolved Resolved
+}
+
+func (k Keys) contract(pod *corev1.Pod) (contract, error) {
+	c := contract{}
+	value, seen := pod.Annotations[k.Resolved]
+	var err error
+	if seen {
+		if c.Trigger, c.Delay, err = k.parseTrigger(pod.Annotations); err != nil {
+			return c, err
 		}
-		resolved, err := k.Resolve(&pod.Spec, spec.Steady)
-		return spec.Trigger, spec.Delay, resolved, err
+		if c.resolved, err = k.parseResolved(value); err != nil {
+			return c, err
+		}
+	} else {
+		if c.Spec, err = k.Parse(pod.Annotations, &pod.Spec); err != nil {
+			return c, err
+		}
+		if c.resolved, err = k.Resolve(&pod.Spec, c.Steady); err != nil {
+			return c, err
+		}
 	}
-	trigger, delay, err := k.parseTrigger(pod.Annotations)
-	if err != nil {
-		return "", 0, nil, err
-	}
-	resolved, err := k.parseResolved(value)
-	return trigger, delay, resolved, err
+	c.Steady = c.resolved.lowered()
+	// Again, for what another webhook or the author has put in since.
+	return c, checkPod(&pod.Spec, c.Steady)
+}
+
+// lowering is a container whose CPU is to be lowered.
+type lowering struct {
+	container *corev1.Container
+	from, to  MilliCPU
 }
 
 // startup decides about a pod whose CPU has not been lowered yet.
-func (in Input) startup(trigger Trigger, delay time.Duration, resolved Resolved, target map[string]MilliCPU) Decision {
+func (in Input) startup(contract contract, changes []lowering) Decision {
 	statuses := containerStatuses(in.Pod)
-	var delayed time.Duration // What is left of the trigger Delay.
-	for _, c := range runningContainers(&in.Pod.Spec) {
-		if _, lowered := target[c.Name]; !lowered {
+	var started time.Time // Of the container that started last.
+	for _, c := range changes {
+		status := statuses[c.container.Name]
+		if waiting := status.State.Waiting; waiting != nil && waiting.Reason == "CrashLoopBackOff" {
+			return Decision{Action: Wait, Reason: CrashLoopBackOff}
+		}
+		if endedForGood(in.Pod, status) {
 			continue
 		}
-		status := statuses[c.Name]
-		if waiting := status.State.Waiting; waiting != nil && waiting.Reason == "CrashLoopBackOff" {
-			return wait(CrashLoopBackOff)
-		}
 		running := status.State.Running
-		if running == nil {
-			return wait(AwaitingTrigger)
+		if running == nil || !isOver(contract.Trigger, c.container, status) {
+			return Decision{Action: Wait, Reason: AwaitingTrigger}
 		}
-		switch {
-		case trigger == Delay:
-			// A container that the API says started at 12:00:00 started before 12:00:01: counting from there is never early.
-			started := running.StartedAt.Add(time.Second)
-			delayed = max(delayed, started.Add(delay).Sub(in.Now))
-		case trigger == Ready && !status.Ready,
-			trigger == StartupProbePassed && c.StartupProbe == nil && !status.Ready,
-			trigger == StartupProbePassed && c.StartupProbe != nil && (status.Started == nil || !*status.Started):
-			return wait(AwaitingTrigger)
+		if running.StartedAt.After(started) {
+			started = running.StartedAt.Time
 		}
 	}
-	if delayed > 0 {
-		return Decision{Action: Wait, Reason: AwaitingDelay, RequeueAfter: delayed}
+	since := in.TriggeredAt
+	switch {
+	case contract.Trigger == Delay:
+		// A container that the API says started at 12:00:00 started before 12:00:01: counting from there is never early.
+		since = started.Add(time.Second)
+	case since.Before(started): // Seen for the first time, or seen of a container that has restarted since.
+		since = in.Now
 	}
-	if trigger != Delay {
-		since := in.TriggeredAt
-		if since.IsZero() {
-			since = in.Now
+	if left := since.Add(contract.Delay).Sub(in.Now); left > 0 {
+		d := Decision{Action: Wait, Reason: AwaitingDelay, RequeueAfter: left}
+		if contract.Trigger != Delay {
+			d.TriggeredAt = since
 		}
-		if left := since.Add(delay).Sub(in.Now); left > 0 {
-			return Decision{Action: Wait, Reason: AwaitingDelay, RequeueAfter: left, Triggered: true}
-		}
+		return d
+	}
+	if contract.Trigger == Delay {
+		since = in.Now
+	}
+	target := map[string]MilliCPU{}
+	for _, c := range changes {
+		target[c.container.Name] = c.to
 	}
 	if before, after := in.Pod.Status.QOSClass, qosWith(&in.Pod.Spec, target); before != after {
 		return in.skip(QoSWouldChange, fmt.Sprintf("the pod was created %s and the steady CPU would make it %s, which Kubernetes "+
 			"does not allow; recreate it, so that admission sets its startup CPU", before, after))
 	}
-	d := Decision{Action: Resize, Reason: StartupOver, Target: target, Triggered: true,
-		Message: "Startup is over: lowering CPU, " + describe(resolved, slices.Collect(maps.Keys(target)))}
+	d := Decision{Action: Resize, Reason: StartupOver, Target: target, TriggeredAt: since,
+		Message: "Startup is over: lowering CPU, " + describe(changes)}
 	if class, culprits := QoS(&in.Pod.Spec); class != corev1.PodQOSGuaranteed {
-		d.Warning = fmt.Sprintf("The pod is %s, not Guaranteed: %s", class, culprits)
+		texts := make([]string, len(culprits))
+		for i, c := range culprits {
+			texts[i] = c.String()
+		}
+		d.Warning = fmt.Sprintf("The pod is %s, not Guaranteed: %s", class, strings.Join(texts, "; "))
 	}
 	return d
 }
 
+// isOver says whether a running container's startup is over, but for the time that the trigger Delay waits.
+func isOver(trigger Trigger, c *corev1.Container, status corev1.ContainerStatus) bool {
+	switch {
+	case trigger == Delay:
+		return true
+	case trigger == Ready, c.StartupProbe == nil:
+		return status.Ready
+	default:
+		return status.Started != nil && *status.Started
+	}
+}
+
+// endedForGood tells a container that will not run again: nothing of it is waited for.
+func endedForGood(pod *corev1.Pod, status corev1.ContainerStatus) bool {
+	ended := status.State.Terminated
+	if ended == nil {
+		return false
+	}
+	switch pod.Spec.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return true
+	case corev1.RestartPolicyOnFailure:
+		return ended.ExitCode == 0
+	default:
+		return false
+	}
+}
+
 // actuation decides about a pod whose spec holds the steady CPU: done means that the kubelet says so, never that the API
 // server accepted it. The conditions are those of KEP-1287; see also kubelet's status manager.
-func (in Input) actuation(resolved Resolved) Decision {
+func (in Input) actuation(contract contract) Decision {
 	pod := in.Pod
-	for _, c := range pod.Status.Conditions {
-		// A condition about an older generation says nothing about this resize (KEP-5067).
-		if c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.ObservedGeneration >= pod.Generation {
-			if c.Reason == corev1.PodReasonInfeasible {
-				return in.record(Decision{Reason: NodeCannotResize, Message: c.Message,
-					Status: Status{Phase: Infeasible, Reason: NodeCannotResize}})
-			}
-			return wait(Deferred)
+	pending, inProgress := conditionOf(pod, corev1.PodResizePending), conditionOf(pod, corev1.PodResizeInProgress)
+	// A pending resize of an older generation says nothing about this one (KEP-5067); Kubernetes 1.33 gives no generation.
+	if pending != nil && (pending.ObservedGeneration == 0 || pending.ObservedGeneration >= pod.Generation) {
+		if pending.Reason == corev1.PodReasonInfeasible {
+			return in.record(Decision{Reason: NodeCannotResize, Message: pending.Message,
+				Status: Status{Phase: Infeasible, Reason: NodeCannotResize}})
 		}
-		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue {
-			return wait(AwaitingKubelet)
-		}
+		return in.wait(Deferred)
 	}
 	// Kubernetes 1.33 does not report observedGeneration by default; the allocation below has to do there.
-	if pod.Status.ObservedGeneration != 0 && pod.Status.ObservedGeneration < pod.Generation {
-		return wait(AwaitingKubelet)
+	if pending != nil || inProgress != nil || pod.Status.ObservedGeneration != 0 && pod.Status.ObservedGeneration < pod.Generation {
+		return in.wait(AwaitingKubelet)
 	}
 	statuses := containerStatuses(pod)
-	var lowered []string
-	var started time.Time
+	var changes []lowering
+	var started time.Time // Of the container that started first.
 	for _, c := range runningContainers(&pod.Spec) {
-		cpu, known := resolved[c.Name]
-		if !known {
+		cpu, known := contract.resolved[c.Name]
+		status := statuses[c.Name]
+		if !known || endedForGood(pod, status) {
 			continue
 		}
-		status := statuses[c.Name]
 		// Not status.resources: those come from the runtime and may never equal the spec after rounding.
-		if allocated, ok := status.AllocatedResources[corev1.ResourceCPU]; !ok || milliCPU(allocated) != startupCPU(c) {
-			return wait(AwaitingKubelet)
+		if allocated, ok := status.AllocatedResources[corev1.ResourceCPU]; !ok || milliCPU(allocated) != milliCPU(c.Resources.Requests[corev1.ResourceCPU]) {
+			return in.wait(AwaitingKubelet)
 		}
 		if cpu.Steady == cpu.Startup {
 			continue
 		}
-		lowered = append(lowered, c.Name)
+		changes = append(changes, lowering{c, cpu.Startup, cpu.Steady})
 		if running := status.State.Running; running != nil && (started.IsZero() || running.StartedAt.Time.Before(started)) {
 			started = running.StartedAt.Time
 		}
 	}
-	done := Decision{Reason: NothingToLower, Message: fmt.Sprintf("Startup and steady CPU are the same; %s", pod.Status.QOSClass)}
-	if len(lowered) > 0 {
-		done.Reason = CPULowered
-		done.Message = fmt.Sprintf("CPU lowered, %s; %s", describe(resolved, lowered), pod.Status.QOSClass)
+	done := Decision{Reason: CPULowered}
+	switch _, seen := pod.Annotations[in.Keys.Resolved]; {
+	case len(changes) > 0:
+		done.Message = fmt.Sprintf("CPU lowered, %s; %s", describe(changes), pod.Status.QOSClass)
+	case !seen && (pod.Generation > 1 || !in.TriggeredAt.IsZero()):
+		// Admission missed it, so nothing says any more what it started with; but the spec has changed since.
+		done.Message = fmt.Sprintf("CPU lowered; %s", pod.Status.QOSClass)
+	default:
+		done.Reason = NothingToLower
+		done.Message = fmt.Sprintf("Startup and steady CPU are the same; %s", pod.Status.QOSClass)
 	}
-	done.Status = Status{Phase: Steady, Reason: done.Reason, ReleasedMilliCPU: resolved.Released()}
-	if !in.TriggeredAt.IsZero() && !started.IsZero() {
+	done.Status = Status{Phase: Steady, Reason: done.Reason, ReleasedMilliCPU: contract.resolved.Released()}
+	// A container that has started since the trigger has restarted: how long its first start took is lost.
+	if !started.IsZero() && !in.TriggeredAt.Before(started) {
 		seconds := in.TriggeredAt.Sub(started).Seconds()
 		done.Status.StartupSeconds = math.Round(seconds*10) / 10 // Finer than a tenth would pretend.
 		done.Message += fmt.Sprintf("; startup took %.1f s", seconds)
 	}
 	return in.record(done)
+}
+
+// conditionOf is a condition of the pod that is True, else nil.
+func conditionOf(pod *corev1.Pod, name corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == name && c.Status == corev1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
 }
 
 // Refuse is the decision after the API server refused a resize for good reason (403 or 422): tell people, once.
@@ -229,12 +295,12 @@ func (in Input) skip(reason Reason, message string) Decision {
 // later event nor a later leader repeats it. A refusal is compared by its reason alone: its text may count (used quota)
 // and would be rewritten with every retry.
 func (in Input) record(d Decision) Decision {
-	d.Action = Record
+	d.Action, d.TriggeredAt = Record, in.TriggeredAt
 	for _, c := range in.Pod.Status.Conditions {
 		// Steady is latched by the marker, which Decide has looked at; without it the condition is not ours.
 		if d.Status.Phase != Steady && c.Type == in.Keys.Steady && c.Status == d.Status.condition() &&
 			c.Reason == string(d.Reason) && (d.Reason == APIRefused || c.Message == d.Message) {
-			return wait(d.Reason)
+			return in.wait(d.Reason)
 		}
 	}
 	return d
@@ -253,7 +319,9 @@ func (d Decision) Condition(keys Keys) corev1.PodCondition {
 	return corev1.PodCondition{Type: keys.Steady, Status: d.Status.condition(), Reason: string(d.Reason), Message: d.Message}
 }
 
-func wait(reason Reason) Decision { return Decision{Action: Wait, Reason: reason} }
+func (in Input) wait(reason Reason) Decision {
+	return Decision{Action: Wait, Reason: reason, TriggeredAt: in.TriggeredAt}
+}
 
 // runningContainers are those that run on after startup: sidecars and app containers, in this order.
 func runningContainers(spec *corev1.PodSpec) []*corev1.Container {
@@ -301,11 +369,10 @@ func qosWith(spec *corev1.PodSpec, target map[string]MilliCPU) corev1.PodQOSClas
 }
 
 // describe reads "app 200m to 50m, proxy 100m to 20m".
-func describe(resolved Resolved, names []string) string {
-	slices.Sort(names)
-	parts := make([]string, len(names))
-	for i, name := range names {
-		parts[i] = fmt.Sprintf("%s %s to %s", name, resolved[name].Startup, resolved[name].Steady)
+func describe(changes []lowering) string {
+	parts := make([]string, len(changes))
+	for i, c := range changes {
+		parts[i] = fmt.Sprintf("%s %s to %s", c.container.Name, c.from, c.to)
 	}
 	return strings.Join(parts, ", ")
 }

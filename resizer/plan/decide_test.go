@@ -203,15 +203,17 @@ func resized(p *corev1.Pod) { started("app")(p); cpu("app", "50m")(p); p.Generat
 func actuated(p *corev1.Pod) { resized(p); allocated("app", "50m")(p); observed(2)(p) }
 
 func lower(message string, target map[string]MilliCPU) Decision {
-	return Decision{Action: Resize, Reason: StartupOver, Target: target, Triggered: true, Message: message}
+	return Decision{Action: Resize, Reason: StartupOver, Target: target, Message: message}
 }
+
+func wait(reason Reason) Decision { return Decision{Action: Wait, Reason: reason} }
 
 func lowerApp() Decision {
 	return lower("Startup is over: lowering CPU, app 200m to 50m", map[string]MilliCPU{"app": 50})
 }
 
-func delayed(left time.Duration, triggered bool) Decision {
-	return Decision{Action: Wait, Reason: AwaitingDelay, RequeueAfter: left, Triggered: triggered}
+func delayed(left time.Duration) Decision {
+	return Decision{Action: Wait, Reason: AwaitingDelay, RequeueAfter: left}
 }
 
 func record(phase Phase, reason Reason, message string) Decision {
@@ -245,16 +247,16 @@ func decideCases() []decideCase {
 		doneMessage  = "CPU lowered, app 200m to 50m; Guaranteed"
 		infeasible   = `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`
 		becomesOther = " and the steady CPU would make it %s, which Kubernetes does not allow; recreate it, so that admission sets its startup CPU"
-		notResolved  = `resize.example.com/resolved: "x": is not the JSON that admission writes (invalid character 'x' looking for beginning of value); remove it: admission writes it when the pod is created`
+		notResolved  = `resize.example.com/resolved: "x": is not the JSON that admission writes (invalid character 'x' looking for beginning of value); remove it and recreate the pod: admission writes it`
 		below        = `container "app" has 30m, less than its steady CPU 50m: something else lowered it`
 	)
 	var never time.Time
 	notGuaranteed := lowerApp()
-	notGuaranteed.Warning = `The pod is Burstable, not Guaranteed: [container "app": resources.requests.memory is 32Mi, its limit 64Mi]`
+	notGuaranteed.Warning = `The pod is Burstable, not Guaranteed: container "app": resources.requests.memory is 32Mi, its limit 64Mi`
 	atSteadyRequest := lowerApp()
-	atSteadyRequest.Warning = `The pod is Burstable, not Guaranteed: [container "app": resources.requests.cpu is 50m, its limit 200m container "app": resources.requests.memory is 32Mi, its limit 64Mi]`
+	atSteadyRequest.Warning = `The pod is Burstable, not Guaranteed: container "app": resources.requests.cpu is 50m, its limit 200m; container "app": resources.requests.memory is 32Mi, its limit 64Mi`
 	injected := lowerApp()
-	injected.Warning = `The pod is Burstable, not Guaranteed: [container "mesh": resources.limits.cpu is not set container "mesh": resources.limits.memory is not set]`
+	injected.Warning = `The pod is Burstable, not Guaranteed: container "mesh": resources.limits.cpu is not set; container "mesh": resources.limits.memory is not set`
 	missedDone := record(Steady, CPULowered, "CPU lowered; Guaranteed")
 
 	twoActuated := func(p *corev1.Pod) {
@@ -296,29 +298,29 @@ func decideCases() []decideCase {
 		{"ready", testPod(annotate("trigger", "Ready"), started("app"), ready("app")), 0, never, lowerApp()},
 
 		// The trigger Delay: the API says that the container started at 11:59:30, so it was before 11:59:31.
-		{"a nanosecond before the delay is over", testPod(annotate("trigger", "Delay", "delay-seconds", "40")), 11*second - 1, never, delayed(1, false)},
+		{"a nanosecond before the delay is over", testPod(annotate("trigger", "Delay", "delay-seconds", "40")), 11*second - 1, never, delayed(1)},
 		{"the delay is over, whatever the probes say", testPod(annotate("trigger", "Delay", "delay-seconds", "40")), 11 * second, never, lowerApp()},
 		{"the delay was over long ago", testPod(annotate("trigger", "Delay", "delay-seconds", "0")), time.Hour, never, lowerApp()},
-		{"a delay of zero still cannot know which part of the second it started in", testPod(annotate("trigger", "Delay", "delay-seconds", "0"), runningFor("app", 0)), second / 2, never, delayed(second/2, false)},
-		{"the delay has just begun", testPod(annotate("trigger", "Delay", "delay-seconds", "40"), runningFor("app", 0)), 0, never, delayed(41*second, false)},
-		{"the delay counts for this leader and the next alike", testPod(annotate("trigger", "Delay", "delay-seconds", "40")), 0, noon.Add(-time.Hour), delayed(11*second, false)},
-		{"the delay counts anew after a restart", testPod(annotate("trigger", "Delay", "delay-seconds", "40"), runningFor("app", 2*second)), 0, never, delayed(39*second, false)},
+		{"a delay of zero still cannot know which part of the second it started in", testPod(annotate("trigger", "Delay", "delay-seconds", "0"), runningFor("app", 0)), second / 2, never, delayed(second / 2)},
+		{"the delay has just begun", testPod(annotate("trigger", "Delay", "delay-seconds", "40"), runningFor("app", 0)), 0, never, delayed(41 * second)},
+		{"the delay counts for this leader and the next alike", testPod(annotate("trigger", "Delay", "delay-seconds", "40")), 0, noon.Add(-time.Hour), delayed(11 * second)},
+		{"the delay counts anew after a restart", testPod(annotate("trigger", "Delay", "delay-seconds", "40"), runningFor("app", 2*second)), 0, never, delayed(39 * second)},
 		{
 			"the delay of several containers is that of the last to start",
 			testPod(annotate("trigger", "Delay", "delay-seconds", "40"), with("web", "200m"), resolve(Resolved{"app": {200, 50}, "web": {200, 50}}), runningFor("app", 10*second), runningFor("web", 5*second)),
-			0, never, delayed(36*second, false),
+			0, never, delayed(36 * second),
 		},
 
 		// A further delay after a trigger.
-		{"the trigger comes, and its delay begins", testPod(annotate("delay-seconds", "30"), started("app")), 0, never, delayed(30*second, true)},
+		{"the trigger comes, and its delay begins", testPod(annotate("delay-seconds", "30"), started("app")), 0, never, delayed(30 * second)},
 		{"a delay before the trigger has not begun", testPod(annotate("delay-seconds", "30")), 0, never, wait(AwaitingTrigger)},
-		{"a delay after the trigger counts from the trigger, not from the container's start", testPod(annotate("delay-seconds", "30"), started("app")), 0, noon.Add(-10 * second), delayed(20*second, true)},
-		{"a nanosecond before the delay after the trigger is over", testPod(annotate("delay-seconds", "30"), started("app")), -1, noon.Add(-30 * second), delayed(1, true)},
+		{"a delay after the trigger counts from the trigger, not from the container's start", testPod(annotate("delay-seconds", "30"), started("app")), 0, noon.Add(-10 * second), delayed(20 * second)},
+		{"a nanosecond before the delay after the trigger is over", testPod(annotate("delay-seconds", "30"), started("app")), -1, noon.Add(-30 * second), delayed(1)},
 		{"the delay after the trigger is over", testPod(annotate("delay-seconds", "30"), started("app")), 0, noon.Add(-30 * second), lowerApp()},
 		{"the delay is over but the trigger no longer holds", testPod(annotate("delay-seconds", "30", "trigger", "Ready")), 0, noon.Add(-30 * second), wait(AwaitingTrigger)},
 		{
 			"the delay after the trigger begins anew when the container has restarted since",
-			testPod(annotate("delay-seconds", "30"), started("app"), runningFor("app", 5*second)), 0, noon.Add(-60 * second), delayed(30*second, true),
+			testPod(annotate("delay-seconds", "30"), started("app"), runningFor("app", 5*second)), 0, noon.Add(-60 * second), delayed(30 * second),
 		},
 
 		// Crashes.
@@ -335,9 +337,9 @@ func decideCases() []decideCase {
 			testPod(with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), started("web")), 0, never, wait(AwaitingTrigger),
 		},
 		{
-			"two have started: one resize for both, in the order of their names",
+			"two have started: one resize for both, in the order of the spec",
 			testPod(with("abc", "400m"), resolve(Resolved{"app": {200, 50}, "abc": {400, 100}}), started("app"), started("abc")), 0, never,
-			lower("Startup is over: lowering CPU, abc 400m to 100m, app 200m to 50m", map[string]MilliCPU{"app": 50, "abc": 100}),
+			lower("Startup is over: lowering CPU, app 200m to 50m, abc 400m to 100m", map[string]MilliCPU{"app": 50, "abc": 100}),
 		},
 		{
 			"of two, one is at its steady CPU already",
@@ -358,7 +360,7 @@ func decideCases() []decideCase {
 		{
 			"a native sidecar has started too",
 			testPod(withSidecar("proxy", "100m"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), started("app"), started("proxy")), 0, never,
-			lower("Startup is over: lowering CPU, app 200m to 50m, proxy 100m to 20m", map[string]MilliCPU{"app": 50, "proxy": 20}),
+			lower("Startup is over: lowering CPU, proxy 100m to 20m, app 200m to 50m", map[string]MilliCPU{"app": 50, "proxy": 20}),
 		},
 		{
 			"a native sidecar without a startup probe waits until it is ready",
@@ -367,7 +369,7 @@ func decideCases() []decideCase {
 		{
 			"a native sidecar without a startup probe is ready",
 			testPod(withSidecar("proxy", "100m"), noStartupProbe("proxy"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), started("app"), ready("proxy")), 0, never,
-			lower("Startup is over: lowering CPU, app 200m to 50m, proxy 100m to 20m", map[string]MilliCPU{"app": 50, "proxy": 20}),
+			lower("Startup is over: lowering CPU, proxy 100m to 20m, app 200m to 50m", map[string]MilliCPU{"app": 50, "proxy": 20}),
 		},
 		{
 			"an init container that has ended keeps its CPU",
@@ -419,13 +421,13 @@ func decideCases() []decideCase {
 			record(Skipped, BelowSteady, strings.Replace(below, "30m", "20m", 1)),
 		},
 		{"somebody gave the startup CPU back", testPod(started("app"), recorded(BelowSteady, below)), 0, never, lowerApp()},
-		{"somebody raised the CPU above that of the startup", testPod(started("app"), cpu("app", "300m")), 0, never, lowerApp()},
+		{"somebody raised the CPU above that of the startup", testPod(started("app"), cpu("app", "300m")), 0, never, lower("Startup is over: lowering CPU, app 300m to 50m", map[string]MilliCPU{"app": 50})},
 		{"resolved is garbage", testPod(annotate("resolved", "x")), 0, never, record(Skipped, InvalidAnnotation, notResolved)},
 		{"resolved is garbage, which is reported once", testPod(annotate("resolved", "x"), recorded(InvalidAnnotation, notResolved)), 0, never, wait(InvalidAnnotation)},
 		{
 			"a problem is reported before a kubelet has the pod",
 			testPod(annotate("trigger", "Soon"), func(p *corev1.Pod) { p.Status.StartTime = nil }), 0, never,
-			record(Skipped, InvalidAnnotation, `resize.example.com/trigger: "Soon": is not a trigger; write one of ["StartupProbePassed" "Ready" "Delay"]`),
+			record(Skipped, InvalidAnnotation, `resize.example.com/trigger: "Soon": is not a trigger; write one of StartupProbePassed, Ready, Delay`),
 		},
 		{"a problem that was mended", testPod(started("app"), recorded(InvalidAnnotation, notResolved)), 0, never, lowerApp()},
 		{"a refusal is tried again whenever something happens", testPod(started("app"), recorded(APIRefused, "exceeded quota")), 0, never, lowerApp()},
@@ -531,8 +533,39 @@ func (c decideCase) input(t *testing.T) Input {
 func TestDecide(t *testing.T) {
 	for _, c := range decideCases() {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Decide(c.input(t)); !reflect.DeepEqual(got, c.want) {
+			got := Decide(c.input(t))
+			got.TriggeredAt = time.Time{} // TestTriggeredAt looks at it.
+			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("\ngot  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestTriggeredAt: what the caller is to remember of the trigger, from decision to decision.
+func TestTriggeredAt(t *testing.T) {
+	earlier := noon.Add(-10 * time.Second)
+	for _, c := range []struct {
+		name         string
+		pod          *corev1.Pod
+		before, want time.Time
+	}{
+		{"not yet: there is nothing to remember", testPod(), time.Time{}, time.Time{}},
+		{"seen for the first time: now", testPod(started("app")), time.Time{}, noon},
+		{"seen for the first time, with a delay: now", testPod(annotate("delay-seconds", "30"), started("app")), time.Time{}, noon},
+		{"seen before: then", testPod(started("app")), earlier, earlier},
+		{"seen before, with a delay: then", testPod(annotate("delay-seconds", "30"), started("app")), earlier, earlier},
+		{"not any more: forgotten", testPod(), earlier, time.Time{}},
+		{"seen of a container that has restarted since: now", testPod(started("app"), runningFor("app", 5*time.Second)), earlier, noon},
+		{"the trigger Delay: when it is over", testPod(annotate("trigger", "Delay", "delay-seconds", "1")), time.Time{}, noon},
+		{"the trigger Delay, which is not over: nothing", testPod(annotate("trigger", "Delay", "delay-seconds", "60")), time.Time{}, time.Time{}},
+		{"while the kubelet is at it: then", testPod(resized), earlier, earlier},
+		{"when it is recorded: then", testPod(actuated), earlier, earlier},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := Decide(Input{Keys: testKeys(t), Pod: c.pod, Now: noon, TriggeredAt: c.before}).TriggeredAt
+			if !got.Equal(c.want) {
+				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
 	}

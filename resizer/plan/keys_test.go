@@ -107,7 +107,7 @@ func TestOnlyTheExactTrueOptsIn(t *testing.T) {
 		},
 		{
 			"empty", annotations("enabled", ""), false,
-			`resize.example.com/enabled: is not a boolean, so the pod is not opted in; write "true" or remove the annotation`,
+			`resize.example.com/enabled: "": is not a boolean, so the pod is not opted in; write "true" or remove the annotation`,
 		},
 	}
 	for _, c := range cases {

@@ -171,9 +171,7 @@ func (l *life) work() {
 	l.must(reflect.DeepEqual(d, Decide(in)), "two answers to one question")
 	l.must(d.RequeueAfter >= 0 && (d.RequeueAfter > 0) == (d.Reason == AwaitingDelay), "requeue after %s for %s", d.RequeueAfter, d.Reason)
 	l.tell("decided %s %s %s %v", d.Action, d.Reason, d.Message, d.RequeueAfter)
-	if d.Triggered && l.triggeredAt.IsZero() {
-		l.triggeredAt = l.now
-	}
+	l.triggeredAt = d.TriggeredAt
 	if d.RequeueAfter > 0 {
 		l.timer = l.now.Add(d.RequeueAfter)
 	}
@@ -417,7 +415,7 @@ func (l *life) arrived() {
 	var lower bool
 	for name, cpu := range l.lowered {
 		c, _ := find(l.pod, name)
-		l.must(startupCPU(c) == cpu.Steady, "%s ends with %s, wants %s", name, startupCPU(c), cpu.Steady)
+		l.must(limitOrRequest(c) == cpu.Steady, "%s ends with %s, wants %s", name, limitOrRequest(c), cpu.Steady)
 		lower = lower || cpu.Steady < cpu.Startup
 	}
 	if !lower {

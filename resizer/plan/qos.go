@@ -13,11 +13,15 @@ import (
 // Unlike Kubernetes, which has defaulted requests from limits long before, it does that defaulting itself, so that it
 // may be asked about a manifest as well as about a stored pod.
 func QoS(spec *corev1.PodSpec) (corev1.PodQOSClass, []Culprit) {
+	if r := spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
+		// Pod-level resources alone decide (KEP-2837).
+		return QoS(&corev1.PodSpec{Containers: []corev1.Container{{Resources: *r}}})
+	}
 	var culprits []Culprit
 	bestEffort := true
 	for _, c := range Containers(spec) {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			limit := c.Resources.Limits[name]
+			limit, limited := c.Resources.Limits[name]
 			request, requested := c.Resources.Requests[name]
 			if !requested {
 				request = limit
@@ -26,6 +30,8 @@ func QoS(spec *corev1.PodSpec) (corev1.PodQOSClass, []Culprit) {
 				bestEffort = false
 			}
 			switch {
+			case limited && limit.IsZero():
+				culprits = append(culprits, Culprit{c.Name, "limits." + string(name), "is 0"})
 			case limit.IsZero():
 				culprits = append(culprits, Culprit{c.Name, "limits." + string(name), "is not set"})
 			case request.Cmp(limit) != 0:

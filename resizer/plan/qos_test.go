@@ -49,7 +49,7 @@ func TestQoS(t *testing.T) {
 			`container "app": resources.limits.cpu is not set`, `container "app": resources.limits.memory is not set`,
 		}},
 		{"zeros are nothing", corev1.PodSpec{Containers: containers{sized("app", "0 0", "0 0")}}, corev1.PodQOSBestEffort, []string{
-			`container "app": resources.limits.cpu is not set`, `container "app": resources.limits.memory is not set`,
+			`container "app": resources.limits.cpu is 0`, `container "app": resources.limits.memory is 0`,
 		}},
 		{"no memory limit", corev1.PodSpec{Containers: containers{sized("app", "1 1Gi", "1 -")}}, corev1.PodQOSBurstable, []string{
 			`container "app": resources.limits.memory is not set`,
@@ -61,7 +61,7 @@ func TestQoS(t *testing.T) {
 			`container "app": resources.limits.cpu is not set`,
 		}},
 		{"zero CPU", corev1.PodSpec{Containers: containers{sized("app", "0 1Gi", "0 1Gi")}}, corev1.PodQOSBurstable, []string{
-			`container "app": resources.limits.cpu is not set`,
+			`container "app": resources.limits.cpu is 0`,
 		}},
 		{"a request of zero below its limit", corev1.PodSpec{Containers: containers{sized("app", "0 1Gi", "1 1Gi")}}, corev1.PodQOSBurstable, []string{
 			`container "app": resources.requests.cpu is 0, its limit 1`,

@@ -107,7 +107,7 @@ func TestResolveTellsTheAuthorWhatToMend(t *testing.T) {
 	})
 	got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50, "log": 10, "proxy": 10})
 	want := []string{
-		`resources: container "migrate": "10001": is more CPU than any node has; write less`,
+		`resources.limits.cpu: container "migrate": is more than any node has (10k); write less`,
 		`resources: container "proxy": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
 		`resize.example.com/steady-resources: container "app": "50m": is more than its startup CPU, 40m; write less, or raise resources.limits.cpu`,
 		`resources: container "log": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
@@ -126,7 +126,7 @@ func TestResolveTellsWhatIsMoreThanAnyNodeHas(t *testing.T) {
 		t.Run(limit, func(t *testing.T) {
 			spec := specWith(map[string]corev1.ResourceRequirements{"app": resources(limit, limit)})
 			got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50})
-			if problems := Problems(err); len(problems) != 1 || problems[0].Message != "is more CPU than any node has" {
+			if problems := Problems(err); len(problems) != 1 || problems[0].Message != "is more than any node has (10k)" {
 				t.Errorf("got %v, %v", got, err)
 			}
 		})
@@ -156,15 +156,15 @@ func TestResolvedIsKeptAsText(t *testing.T) {
 
 func TestParseResolvedRefusesGarbage(t *testing.T) {
 	const (
-		remedy = `; remove it: admission writes it when the pod is created`
+		remedy = `; remove it and recreate the pod: admission writes it`
 		app    = `container "app": the steady CPU must be more than zero and at most the startup CPU` + remedy
 	)
 	cases := []struct{ name, value, want string }{
-		{"empty", ``, `resize.example.com/resolved: is not the JSON that admission writes (unexpected end of JSON input)` + remedy},
+		{"empty", ``, `resize.example.com/resolved: "": is not the JSON that admission writes (unexpected end of JSON input)` + remedy},
 		{"not JSON", `x`, `resize.example.com/resolved: "x": is not the JSON that admission writes (invalid character 'x' looking for beginning of value)` + remedy},
-		{"a steady CPU of zero", `{"app":{"startupMilliCPU":200}}`, `resize.example.com/resolved: "{\"app\":{\"startupMilliCPU\":200}}": ` + app},
-		{"a steady CPU below zero", `{"app":{"steadyMilliCPU":-1}}`, `resize.example.com/resolved: "{\"app\":{\"steadyMilliCPU\":-1}}": ` + app},
-		{"a steady CPU above the startup CPU", `{"app":{"startupMilliCPU":1,"steadyMilliCPU":2}}`, `resize.example.com/resolved: "{\"app\":{\"startupMilliCPU\":1,\"steadyMilliCPU\":2}}": ` + app},
+		{"a steady CPU of zero", `{"app":{"startupMilliCPU":200}}`, `resize.example.com/resolved: '{"app":{"startupMilliCPU":200}}': ` + app},
+		{"a steady CPU below zero", `{"app":{"steadyMilliCPU":-1}}`, `resize.example.com/resolved: '{"app":{"steadyMilliCPU":-1}}': ` + app},
+		{"a steady CPU above the startup CPU", `{"app":{"startupMilliCPU":1,"steadyMilliCPU":2}}`, `resize.example.com/resolved: '{"app":{"startupMilliCPU":1,"steadyMilliCPU":2}}': ` + app},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

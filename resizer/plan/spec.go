@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/json"
 )
 
@@ -48,7 +47,7 @@ type Spec struct {
 type Problem struct {
 	Field     string // Annotation key or field path.
 	Container string // Empty where no single container is meant.
-	Value     string // What stands there; may be empty.
+	Value     string // What stands there, as quote shows it; empty where that says nothing.
 	Message   string // What is wrong with it.
 	Remedy    string // What to write instead.
 }
@@ -65,14 +64,23 @@ func (p Problem) Error() string {
 		fmt.Fprintf(&b, ": container %q", p.Container)
 	}
 	if p.Value != "" {
-		value := []rune(p.Value)
-		if len(value) > maxProblemValue {
-			value = append(value[:maxProblemValue], '…')
-		}
-		fmt.Fprintf(&b, ": %q", string(value))
+		fmt.Fprintf(&b, ": %s", p.Value)
 	}
 	fmt.Fprintf(&b, ": %s; %s", p.Message, p.Remedy)
 	return b.String()
+}
+
+// quote shows what stands somewhere: cut where it is long, escaped only where it must be, on one line whatever it holds
+// (the API server drops a warning with a line break).
+func quote(value string) string {
+	if runes := []rune(value); len(runes) > maxProblemValue {
+		value = string(runes[:maxProblemValue]) + "…"
+	}
+	quoted := strconv.Quote(value)
+	if raw := strings.ReplaceAll(quoted, `\"`, `"`); raw != quoted && raw == `"`+value+`"` {
+		return "'" + value + "'" // Nothing but its quotes needs escaping: JSON, which reads better so.
+	}
+	return quoted
 }
 
 // CheckEnabled returns the Problem of a pod that carries the enabled annotation with a value that is neither "true" nor
@@ -82,7 +90,7 @@ func (k Keys) CheckEnabled(annotations map[string]string) error {
 	case !present, value == "true", value == "false":
 		return nil
 	default:
-		return Problem{Field: k.Enabled, Value: value, Message: "is not a boolean, so the pod is not opted in",
+		return Problem{Field: k.Enabled, Value: quote(value), Message: "is not a boolean, so the pod is not opted in",
 			Remedy: `write "true" or remove the annotation`}
 	}
 }
@@ -92,25 +100,23 @@ func (k Keys) CheckEnabled(annotations map[string]string) error {
 func (k Keys) Parse(annotations map[string]string, spec *corev1.PodSpec) (Spec, error) {
 	trigger, delay, err := k.parseTrigger(annotations)
 	steady, steadyErr := k.parseSteady(annotations, spec)
-	if err = errors.Join(err, steadyErr, checkPod(spec, steady)); err != nil {
+	if err = join(err, steadyErr, checkPod(spec, steady)); err != nil {
 		return Spec{}, err
 	}
 	return Spec{Trigger: trigger, Delay: delay, Steady: steady}, nil
 }
 
-// Problems takes apart what Parse or Resolve returned.
+// Problems takes apart what Parse or Resolve returned. An error of another kind becomes a Problem of its own.
 func Problems(err error) []Problem {
-	switch e := err.(type) { //nolint:errorlint // This walks the tree that errors.As would search.
-	case nil:
+	var one Problem
+	var several problems
+	switch {
+	case err == nil:
 		return nil
-	case Problem:
-		return []Problem{e}
-	case interface{ Unwrap() []error }:
-		var all []Problem
-		for _, err := range e.Unwrap() {
-			all = append(all, Problems(err)...)
-		}
-		return all
+	case errors.As(err, &several):
+		return several
+	case errors.As(err, &one):
+		return []Problem{one}
 	default:
 		return []Problem{{Message: err.Error()}}
 	}
@@ -122,8 +128,8 @@ func (k Keys) parseTrigger(annotations map[string]string) (Trigger, time.Duratio
 	if value, present := annotations[k.Trigger]; present {
 		trigger = Trigger(value)
 		if !slices.Contains(Triggers(), trigger) {
-			errs = append(errs, Problem{Field: k.Trigger, Value: value, Message: "is not a trigger",
-				Remedy: fmt.Sprintf("write one of %q", Triggers())})
+			errs = append(errs, Problem{Field: k.Trigger, Value: quote(value), Message: "is not a trigger",
+				Remedy: "write one of " + list(Triggers())})
 		}
 	}
 	value, present := annotations[k.DelaySeconds]
@@ -132,14 +138,14 @@ func (k Keys) parseTrigger(annotations map[string]string) (Trigger, time.Duratio
 			errs = append(errs, Problem{Field: k.DelaySeconds, Message: "is needed by the trigger Delay",
 				Remedy: `write the whole seconds from the container's start to the end of its startup, such as "30"`})
 		}
-		return trigger, 0, errors.Join(errs...)
+		return trigger, 0, join(errs...)
 	}
 	seconds, err := strconv.ParseInt(value, 10, 64)
 	if limit := int64(maxDelay / time.Second); err != nil || seconds < 0 || seconds > limit {
-		errs = append(errs, Problem{Field: k.DelaySeconds, Value: value,
-			Message: fmt.Sprintf("is not a whole number from 0 to %d", limit), Remedy: `write seconds, such as "30"`})
+		errs = append(errs, Problem{Field: k.DelaySeconds, Value: quote(value),
+			Message: fmt.Sprintf("is not a whole number of seconds from 0 to %d, a day", limit), Remedy: `write seconds, such as "30"`})
 	}
-	return trigger, time.Duration(seconds) * time.Second, errors.Join(errs...)
+	return trigger, time.Duration(seconds) * time.Second, join(errs...)
 }
 
 // steadyExample is what a remedy shows.
@@ -154,15 +160,15 @@ func (k Keys) parseSteady(annotations map[string]string, spec *corev1.PodSpec) (
 		return nil, Problem{Field: k.SteadyResources, Message: "is missing", Remedy: example}
 	}
 	var byContainer map[string]struct {
-		Requests map[corev1.ResourceName]string `json:"requests"`
-		Limits   map[corev1.ResourceName]string `json:"limits"`
+		Requests map[corev1.ResourceName]amount `json:"requests"`
+		Limits   map[corev1.ResourceName]amount `json:"limits"`
 	}
 	if strict, err := json.UnmarshalStrict([]byte(value), &byContainer); err != nil || len(strict) > 0 {
-		return nil, Problem{Field: k.SteadyResources, Value: value,
-			Message: fmt.Sprintf("is not the expected JSON (%v)", errors.Join(append(strict, err)...)), Remedy: example}
+		return nil, Problem{Field: k.SteadyResources, Value: quote(value),
+			Message: "is not the expected JSON" + jsonErrors(append(strict, err)), Remedy: example}
 	}
 	if len(byContainer) == 0 {
-		return nil, Problem{Field: k.SteadyResources, Value: value, Message: "names no container", Remedy: example}
+		return nil, Problem{Field: k.SteadyResources, Value: quote(value), Message: "names no container", Remedy: example}
 	}
 
 	steady := make(map[string]MilliCPU, len(byContainer))
@@ -174,7 +180,7 @@ func (k Keys) parseSteady(annotations map[string]string, spec *corev1.PodSpec) (
 		}
 		for _, resourceName := range slices.Sorted(maps.Keys(mergeKeys(requests, limits))) {
 			if resourceName != corev1.ResourceCPU {
-				problem(string(resourceName), "is not CPU, and only CPU is lowered", "remove it")
+				problem(quote(string(resourceName)), "is not CPU, and only CPU is lowered", "remove it")
 			}
 		}
 		request, requested := requests[corev1.ResourceCPU]
@@ -188,23 +194,47 @@ func (k Keys) parseSteady(annotations map[string]string, spec *corev1.PodSpec) (
 		case !limited:
 			limit = request
 		}
-		cpu, err := parseCPU(limit)
+		cpu, wrong, err := equalCPU(request, limit)
 		if err != nil {
-			problem(limit, err.Error(), `write an amount such as "50m"`)
-			continue
-		}
-		// By value: "0.05" and "50m" are the same.
-		if requested, err := resource.ParseQuantity(request); err != nil || milliCPU(requested) != cpu {
-			problem(request, fmt.Sprintf("the request differs from the limit %q, so the pod would not be Guaranteed", limit),
-				"write the same amount for both")
+			problem(quote(string(wrong)), err.Error(), `write an amount such as "50m", the same for both`)
 			continue
 		}
 		steady[name] = cpu
 	}
-	return steady, errors.Join(append(errs, k.checkNames(slices.Sorted(maps.Keys(byContainer)), spec))...)
+	return steady, join(append(errs, k.checkNames(slices.Sorted(maps.Keys(byContainer)), spec))...)
 }
 
-func mergeKeys(a, b map[corev1.ResourceName]string) map[corev1.ResourceName]string {
+// equalCPU is what request and limit both come to, or else which of them is wrong. They are compared by value: "0.05" and
+// "50m" are the same.
+func equalCPU(request, limit amount) (cpu MilliCPU, wrong amount, err error) {
+	if cpu, err = limit.cpu(); err != nil {
+		return 0, limit, err
+	}
+	requested, err := request.cpu()
+	if err != nil {
+		return 0, request, err
+	}
+	if requested != cpu {
+		return 0, request, fmt.Errorf("differs from the limit %s, so the pod would not be Guaranteed", quote(string(limit)))
+	}
+	return cpu, "", nil
+}
+
+// jsonErrors are the errors of a decoder in parentheses and on one line, without those that speak of this program's types.
+func jsonErrors(errs []error) string {
+	var texts []string
+	for _, err := range errs {
+		if err != nil && !strings.Contains(err.Error(), "Go ") {
+			texts = append(texts, err.Error())
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(texts, ", ") + ")"
+}
+
+func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amount {
 	all := maps.Clone(a)
 	if all == nil {
 		return b
@@ -228,9 +258,9 @@ func (k Keys) checkNames(names []string, spec *corev1.PodSpec) error {
 		case slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == name }):
 			message = "is an init container, which ends before startup is over"
 		}
-		errs = append(errs, Problem{k.SteadyResources, name, "", message, fmt.Sprintf("name one of %q", running)})
+		errs = append(errs, Problem{k.SteadyResources, name, "", message, "name one of " + list(running)})
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // checkPod names what no annotation can mend.
@@ -241,7 +271,7 @@ func checkPod(spec *corev1.PodSpec, steady map[string]MilliCPU) error {
 			Remedy: "move them to the containers"})
 	}
 	if spec.OS != nil && spec.OS.Name == corev1.Windows {
-		errs = append(errs, Problem{Field: "spec.os.name", Value: string(spec.OS.Name),
+		errs = append(errs, Problem{Field: "spec.os.name", Value: quote(string(spec.OS.Name)),
 			Message: "Kubernetes cannot resize Windows pods in place", Remedy: "remove the opt-in"})
 	}
 	for _, c := range Containers(spec) {
@@ -250,12 +280,42 @@ func checkPod(spec *corev1.PodSpec, steady map[string]MilliCPU) error {
 		}
 		for _, p := range c.ResizePolicy {
 			if p.ResourceName == corev1.ResourceCPU && p.RestartPolicy == corev1.RestartContainer {
-				errs = append(errs, Problem{"resizePolicy", c.Name, string(p.RestartPolicy),
+				errs = append(errs, Problem{"resizePolicy", c.Name, quote(string(p.RestartPolicy)),
 					"lowering its CPU would restart the container", `write "NotRequired" for cpu`})
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return join(errs...)
+}
+
+// join makes one error of several, on one line for conditions and events; Problems takes it apart.
+func join(errs ...error) error {
+	var all problems
+	for _, err := range errs {
+		all = append(all, Problems(err)...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+type problems []Problem
+
+func (p problems) Error() string {
+	texts := make([]string, len(p))
+	for i := range p {
+		texts[i] = p[i].Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func list[S ~string](values []S) string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = string(v)
+	}
+	return strings.Join(texts, ", ")
 }
 
 func anyContainer(spec *corev1.PodSpec) string {

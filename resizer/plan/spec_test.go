@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -154,7 +153,7 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-resources: is missing; ` + write,
 		}},
 		{"the annotation is empty", steady(""), unchanged, []string{
-			`resize.example.com/steady-resources: is not the expected JSON (unexpected end of JSON input); ` + write,
+			`resize.example.com/steady-resources: "": is not the expected JSON (unexpected end of JSON input); ` + write,
 		}},
 		{"only the amount", steady("50m"), unchanged, []string{
 			`resize.example.com/steady-resources: "50m": is not the expected JSON (invalid character 'm' after top-level value); ` + write,
@@ -163,10 +162,10 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-resources: "app: {limits: {cpu: 50m}}": is not the expected JSON (invalid character 'a' looking for beginning of value); ` + write,
 		}},
 		{"a bracket is missing", steady(`{"app":{"limits":{"cpu":"50m"}}`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":{\"limits\":{\"cpu\":\"50m\"}}": is not the expected JSON (unexpected end of JSON input); ` + write,
+			`resize.example.com/steady-resources: '{"app":{"limits":{"cpu":"50m"}}': is not the expected JSON (unexpected end of JSON input); ` + write,
 		}},
 		{"something follows the JSON", steady(good + ` x`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":{\"limits\":{\"cpu\":\"50m\"}}} x": is not the expected JSON (invalid character 'x' after top-level value); ` + write,
+			`resize.example.com/steady-resources: '{"app":{"limits":{"cpu":"50m"}}} x': is not the expected JSON (invalid character 'x' after top-level value); ` + write,
 		}},
 		{"null", steady(`null`), unchanged, []string{
 			`resize.example.com/steady-resources: "null": names no container; ` + write,
@@ -178,19 +177,19 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-resources: "[]": is not the expected JSON; ` + write,
 		}},
 		{"an amount in place of resources is told without the types of this program", steady(`{"app":"50m"}`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":\"50m\"}": is not the expected JSON; ` + write,
+			`resize.example.com/steady-resources: '{"app":"50m"}': is not the expected JSON; ` + write,
 		}},
 		{"a misspelt field", steady(`{"app":{"Limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":{\"Limits\":{\"cpu\":\"50m\"}}}": is not the expected JSON (unknown field "app.Limits"); ` + write,
+			`resize.example.com/steady-resources: '{"app":{"Limits":{"cpu":"50m"}}}': is not the expected JSON (unknown field "app.Limits"); ` + write,
 		}},
 		{"two misspelt fields are one line, for the API server drops a warning with a line break", steady(`{"app":{"request":{},"limit":{}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":{\"request\":{},\"limit\":{}}}": is not the expected JSON (unknown field "app.request", unknown field "app.limit"); ` + write,
+			`resize.example.com/steady-resources: '{"app":{"request":{},"limit":{}}}': is not the expected JSON (unknown field "app.request", unknown field "app.limit"); ` + write,
 		}},
 		{"a container twice", steady(`{"app":{"limits":{"cpu":"50m"}},"app":{"limits":{"cpu":"60m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":{\"limits\":{\"cpu\":\"50m\"}},\"app\":{\"limits\":{\"cpu\":\"60m\"}}}": is not the expected JSON (duplicate field "app"); ` + write,
+			`resize.example.com/steady-resources: '{"app":{"limits":{"cpu":"50m"}},"app":{"limits":{"cpu":"60m"}}}': is not the expected JSON (duplicate field "app"); ` + write,
 		}},
 		{"an amount twice", steady(`{"app":{"limits":{"cpu":"50m","cpu":"60m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: "{\"app\":{\"limits\":{\"cpu\":\"50m\",\"cpu\":\"60m\"}}}": is not the expected JSON (duplicate field "app.limits.cpu"); ` + write,
+			`resize.example.com/steady-resources: '{"app":{"limits":{"cpu":"50m","cpu":"60m"}}}': is not the expected JSON (duplicate field "app.limits.cpu"); ` + write,
 		}},
 		{"a long value is cut, between characters", steady("x" + strings.Repeat("ä", 80)), unchanged, []string{
 			`resize.example.com/steady-resources: "x` + strings.Repeat("ä", 79) + `…": is not the expected JSON (invalid character 'x' looking for beginning of value); ` + write,
@@ -209,71 +208,71 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-resources: container "app": "example.com/gpu": is not CPU, and only CPU is lowered; remove it`,
 		}},
 		{"not an amount", steady(`{"app":{"limits":{"cpu":"50mm"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "50mm": not a quantity of CPU; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "50mm": is not a quantity of CPU; write an amount such as "50m", the same for both`,
 		}},
 		{"percent belongs elsewhere", steady(`{"app":{"limits":{"cpu":"25%"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "25%": not a quantity of CPU; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "25%": is not a quantity of CPU; write an amount such as "50m", the same for both`,
 		}},
 		{"an empty amount", steady(`{"app":{"limits":{"cpu":""}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": not a quantity of CPU; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "": is not a quantity of CPU; write an amount such as "50m", the same for both`,
 		}},
 		// Arithmetic with an exponent like 1e-100000000 takes minutes, in which nobody else is admitted.
 		{"an exponent beyond reason is not computed with", steady(`{"app":{"limits":{"cpu":"1e-1000000"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "1e-1000000": not a quantity of CPU; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "1e-1000000": is not a quantity of CPU; write an amount such as "50m", the same for both`,
 		}},
 		{"a request with an exponent beyond reason", steady(`{"app":{"requests":{"cpu":"1e1000000"},"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "1e1000000": not a quantity of CPU; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "1e1000000": is not a quantity of CPU; write an amount such as "50m", the same for both`,
 		}},
 		{"no CPU at all", steady(`{"app":{"limits":{"cpu":"0"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "0": must be more than zero: a pod without CPU is not Guaranteed; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "0": is not more than zero, and a pod without CPU is not Guaranteed; write an amount such as "50m", the same for both`,
 		}},
 		{"less than no CPU", steady(`{"app":{"limits":{"cpu":"-50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "-50m": must be more than zero: a pod without CPU is not Guaranteed; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "-50m": is not more than zero, and a pod without CPU is not Guaranteed; write an amount such as "50m", the same for both`,
 		}},
 		{"more CPU than any node has", steady(`{"app":{"limits":{"cpu":"10001"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "10001": is more than any node has; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "10001": is more than any node has (10k); write an amount such as "50m", the same for both`,
 		}},
 		{"so much CPU that it would overflow", steady(`{"app":{"limits":{"cpu":"9223372036854775807"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "9223372036854775807": is more than any node has; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "9223372036854775807": is more than any node has (10k); write an amount such as "50m", the same for both`,
 		}},
 		{"request and limit differ", steady(`{"app":{"requests":{"cpu":"10m"},"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "10m": the request differs from the limit "50m", so the pod would not be Guaranteed; write the same amount for both`,
+			`resize.example.com/steady-resources: container "app": "10m": differs from the limit "50m", so the pod would not be Guaranteed; write an amount such as "50m", the same for both`,
 		}},
 		{"the request is not an amount", steady(`{"app":{"requests":{"cpu":"x"},"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "app": "x": not a quantity of CPU; write an amount such as "50m"`,
+			`resize.example.com/steady-resources: container "app": "x": is not a quantity of CPU; write an amount such as "50m", the same for both`,
 		}},
 		{"an unknown container; what is offered leaves out the init container, which would be wrong as well", steady(`{"web":{"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of ["proxy" "app" "log"]`,
+			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of proxy, app, log`,
 		}},
 		{"an init container", steady(`{"migrate":{"limits":{"cpu":"50m"}}}`), unchanged, []string{
-			`resize.example.com/steady-resources: container "migrate": is an init container, which ends before startup is over; name one of ["proxy" "app" "log"]`,
+			`resize.example.com/steady-resources: container "migrate": is an init container, which ends before startup is over; name one of proxy, app, log`,
 		}},
 		{"an unknown trigger", annotations("steady-resources", good, "trigger", "ready"), unchanged, []string{
-			`resize.example.com/trigger: "ready": is not a trigger; write one of ["StartupProbePassed" "Ready" "Delay"]`,
+			`resize.example.com/trigger: "ready": is not a trigger; write one of StartupProbePassed, Ready, Delay`,
 		}},
 		{"an empty trigger", annotations("steady-resources", good, "trigger", ""), unchanged, []string{
-			`resize.example.com/trigger: is not a trigger; write one of ["StartupProbePassed" "Ready" "Delay"]`,
+			`resize.example.com/trigger: "": is not a trigger; write one of StartupProbePassed, Ready, Delay`,
 		}},
 		{"a delay without its seconds", annotations("steady-resources", good, "trigger", "Delay"), unchanged, []string{
 			`resize.example.com/delay-seconds: is needed by the trigger Delay; write the whole seconds from the container's start to the end of its startup, such as "30"`,
 		}},
 		{"seconds with a unit", annotations("steady-resources", good, "delay-seconds", "30s"), unchanged, []string{
-			`resize.example.com/delay-seconds: "30s": is not a whole number from 0 to 86400; write seconds, such as "30"`,
+			`resize.example.com/delay-seconds: "30s": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
 		}},
 		{"half a second", annotations("steady-resources", good, "delay-seconds", "0.5"), unchanged, []string{
-			`resize.example.com/delay-seconds: "0.5": is not a whole number from 0 to 86400; write seconds, such as "30"`,
+			`resize.example.com/delay-seconds: "0.5": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
 		}},
 		{"empty seconds", annotations("steady-resources", good, "delay-seconds", ""), unchanged, []string{
-			`resize.example.com/delay-seconds: is not a whole number from 0 to 86400; write seconds, such as "30"`,
+			`resize.example.com/delay-seconds: "": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
 		}},
 		{"seconds before the start", annotations("steady-resources", good, "delay-seconds", "-1"), unchanged, []string{
-			`resize.example.com/delay-seconds: "-1": is not a whole number from 0 to 86400; write seconds, such as "30"`,
+			`resize.example.com/delay-seconds: "-1": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
 		}},
 		{"milliseconds", annotations("steady-resources", good, "delay-seconds", "86401"), unchanged, []string{
-			`resize.example.com/delay-seconds: "86401": is not a whole number from 0 to 86400; write seconds, such as "30"`,
+			`resize.example.com/delay-seconds: "86401": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
 		}},
 		{"more seconds than fit a number", annotations("steady-resources", good, "delay-seconds", "9223372036854775808"), unchanged, []string{
-			`resize.example.com/delay-seconds: "9223372036854775808": is not a whole number from 0 to 86400; write seconds, such as "30"`,
+			`resize.example.com/delay-seconds: "9223372036854775808": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
 		}},
 		{"pod-level resources", steady(good), func(s *corev1.PodSpec) {
 			s.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}
@@ -283,7 +282,7 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 		{"empty pod-level resources decide nothing", annotations("steady-resources", good, "trigger", "x"), func(s *corev1.PodSpec) {
 			s.Resources = &corev1.ResourceRequirements{}
 		}, []string{
-			`resize.example.com/trigger: "x": is not a trigger; write one of ["StartupProbePassed" "Ready" "Delay"]`,
+			`resize.example.com/trigger: "x": is not a trigger; write one of StartupProbePassed, Ready, Delay`,
 		}},
 		{"Windows", steady(good), func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Windows} }, []string{
 			`spec.os.name: "windows": Kubernetes cannot resize Windows pods in place; remove the opt-in`,
@@ -298,11 +297,11 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 		}},
 		{"everything at once", annotations("steady-resources", `{"app":{"limits":{"cpu":"x"}},"web":{"limits":{"cpu":"0"}}}`,
 			"trigger", "Never", "delay-seconds", "soon"), func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Windows} }, []string{
-			`resize.example.com/trigger: "Never": is not a trigger; write one of ["StartupProbePassed" "Ready" "Delay"]`,
-			`resize.example.com/delay-seconds: "soon": is not a whole number from 0 to 86400; write seconds, such as "30"`,
-			`resize.example.com/steady-resources: container "app": "x": not a quantity of CPU; write an amount such as "50m"`,
-			`resize.example.com/steady-resources: container "web": "0": must be more than zero: a pod without CPU is not Guaranteed; write an amount such as "50m"`,
-			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of ["proxy" "app" "log"]`,
+			`resize.example.com/trigger: "Never": is not a trigger; write one of StartupProbePassed, Ready, Delay`,
+			`resize.example.com/delay-seconds: "soon": is not a whole number of seconds from 0 to 86400, a day; write seconds, such as "30"`,
+			`resize.example.com/steady-resources: container "app": "x": is not a quantity of CPU; write an amount such as "50m", the same for both`,
+			`resize.example.com/steady-resources: container "web": "0": is not more than zero, and a pod without CPU is not Guaranteed; write an amount such as "50m", the same for both`,
+			`resize.example.com/steady-resources: container "web": the pod has no such container; name one of proxy, app, log`,
 			`spec.os.name: "windows": Kubernetes cannot resize Windows pods in place; remove the opt-in`,
 		}},
 	}
@@ -344,8 +343,8 @@ func TestProblemsTakesErrorsApart(t *testing.T) {
 	}{
 		{"no error", nil, nil},
 		{"a single problem", one, []Problem{one}},
-		{"joined in a tree", errors.Join(errors.Join(one), nil, two), []Problem{one, two}},
-		{"an error of another kind is not lost", errors.Join(one, fmt.Errorf("other")), []Problem{one, {Message: "other"}}},
+		{"joined in a tree", join(join(one), nil, two), []Problem{one, two}},
+		{"an error of another kind is not lost", join(one, fmt.Errorf("other")), []Problem{one, {Message: "other"}}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

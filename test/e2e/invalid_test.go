@@ -27,11 +27,11 @@ func TestInvalidInput(t *testing.T) {
 		says        []string // Parts of the one warning: annotation, what stands there, remedy.
 	}{
 		{"bad JSON", map[string]string{shared.keys.SteadyResources: `{"app":`},
-			[]string{shared.keys.SteadyResources, `{\"app\":`, "is not the expected JSON", `write {"app":{"requests":{"cpu":"50m"}`}},
+			[]string{shared.keys.SteadyResources, `'{"app":'`, "is not the expected JSON", `write {"app":{"requests":{"cpu":"50m"}`}},
 		{"unknown trigger", map[string]string{shared.keys.Trigger: "Started"},
-			[]string{shared.keys.Trigger, `"Started"`, `write one of ["StartupProbePassed" "Ready" "Delay"]`}},
+			[]string{shared.keys.Trigger, `"Started"`, "write one of StartupProbePassed, Ready, Delay"}},
 		{"unknown container", map[string]string{shared.keys.SteadyResources: `{"web":{"limits":{"cpu":"50m"}}}`},
-			[]string{shared.keys.SteadyResources, `container "web"`, `name one of ["app"]`}},
+			[]string{shared.keys.SteadyResources, `container "web"`, "name one of app"}},
 		{"negative delay", map[string]string{shared.keys.DelaySeconds: "-1"},
 			[]string{shared.keys.DelaySeconds, `"-1"`, "write seconds"}},
 	}

@@ -37,6 +37,11 @@ func TestLeaderIsKilled(t *testing.T) {
 	if err := l.cluster.Kill(victim.UID, victim.Status.ContainerStatuses[0].ContainerID); err != nil {
 		t.Fatal(err)
 	}
+	// For good: its container would start again under the same name, and go on leading.
+	now := int64(0)
+	if err := l.client.CoreV1().Pods(deploy.Namespace).Delete(t.Context(), first, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "steady under another leader", func(ctx context.Context) (bool, string) {
 		pod, err = l.client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
