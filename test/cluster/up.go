@@ -316,6 +316,9 @@ func Down(ctx context.Context, o Options) error {
 	return within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o) })
 }
 
+// dyingTimeout is how long killed processes may take to end: milliseconds on an idle machine.
+const dyingTimeout = 5 * time.Second
+
 // cleanUp takes the recorded run away: its processes, which takes mounts, links and addresses with them, its cgroups,
 // its files. It finds its way with any part of that missing, because a kill -9 may strike at any moment.
 func cleanUp(ctx context.Context, o Options, keep ...string) error {
@@ -336,6 +339,15 @@ func cleanUp(ctx context.Context, o Options, keep ...string) error {
 		return err
 	}
 	pids, err := cgroup.Processes(hierarchies, cgroupName(s.Name))
+	// After a kill -9 of the supervisor, the kernel is still busy with the containers, which lie in namespaces of their own.
+	for until := time.Now().Add(dyingTimeout); err == nil && len(pids) > 0 && time.Now().Before(until); {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the end of processes %s: %w", strings.Join(pids, " "), ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+			pids, err = cgroup.Processes(hierarchies, cgroupName(s.Name))
+		}
+	}
 	if err != nil {
 		return err
 	}
