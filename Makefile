@@ -45,7 +45,7 @@ unit: ## Run the tests that need no cluster, with the race detector.
 .PHONY: e2e
 e2e: $(CLUSTER) ## Run the tests on a real cluster, which is built, started and removed.
 	$(CLUSTER) build
-	cd test && go test -count=1 -timeout 10m ./cluster/...
+	cd test && go test -count=1 -timeout 10m ./cluster/... ./deploy
 	cd test && ../$(CLUSTER) run --yes -- go test -count=1 -timeout 20m -v ./e2e
 
 .PHONY: golden
