@@ -9,15 +9,16 @@ LINT := bin/golangci-lint
 
 .PHONY: help
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build pod-resizer into bin/.
 	go build -trimpath -o bin/pod-resizer ./cmd/pod-resizer
 
 .PHONY: demo
-demo: $(CLUSTER) ## Watch a pod's CPU lowered in place on a real cluster; KEEP=1 leaves the cluster to play with.
-	cd test && go build -o ../bin/ ./demo
+demo: root $(CLUSTER) ## Watch a pod's CPU lowered in place on a real cluster; KEEP=1 leaves the cluster to play with.
+	@echo "building bin/demo"
+	@cd test && go build -o ../bin/ ./demo
 ifdef KEEP
 	$(CLUSTER) up && bin/demo --keep
 else
@@ -30,7 +31,7 @@ test: root lint unit e2e ## Run all tests: lint and vet, unit tests, and the pro
 # Said before the first of many minutes, not after the last.
 .PHONY: root
 root:
-	@test "$$(id -u)" = 0 || { echo 'make test runs a kubelet, which needs root. Run: sudo env "PATH=$$PATH" make test' >&2; exit 1; }
+	@test "$$(id -u)" = 0 || { echo 'make $(MAKECMDGOALS) runs a kubelet, which needs root. Run: sudo env "PATH=$$PATH" make $(MAKECMDGOALS)' >&2; exit 1; }
 
 .PHONY: lint
 lint: $(LINT) ## Vet and lint every module.
@@ -43,7 +44,7 @@ unit: ## Run the tests that need no cluster, with the race detector.
 	CGO_ENABLED=1 go test -race ./...
 
 .PHONY: e2e
-e2e: $(CLUSTER) ## Run the tests on a real cluster, which is built, started and removed.
+e2e: root $(CLUSTER) ## Run the tests on a real cluster, which is built, started and removed.
 	$(CLUSTER) build
 	cd test && go test -count=1 -timeout 10m ./cluster/... ./deploy
 	cd test && ../$(CLUSTER) run --yes -- go test -count=1 -timeout 20m -v ./e2e
@@ -53,7 +54,7 @@ golden: ## Write the golden files of admission anew; look at the diff.
 	go test ./webhook -run Golden -update
 
 .PHONY: cluster-up
-cluster-up: $(CLUSTER) ## Build what is missing, start a real cluster and print its kubeconfig's path.
+cluster-up: root $(CLUSTER) ## Build what is missing, start a real cluster and print its kubeconfig's path.
 	$(CLUSTER) up
 
 .PHONY: cluster-down
@@ -71,6 +72,7 @@ clean: ## Remove bin/. (Programs of the cluster stay in the user's cache folder,
 # Go knows what has changed.
 .PHONY: $(CLUSTER)
 $(CLUSTER):
+	@echo "building $@ (a few minutes the first time, seconds later)"
 	@cd test && go build -o ../bin/ ./cluster/cmd/cluster
 
 # Linking the linter anew takes longer than linting; its pins say when it is needed.

@@ -31,6 +31,12 @@ func (c *Controller) apply(ctx context.Context, in plan.Input, d plan.Decision, 
 		return c.resize(ctx, in, d, m)
 	case plan.Record:
 		return c.record(ctx, in.Pod, d, m)
+	case plan.Tell:
+		if !m.told {
+			m.told = true
+			c.events.Event(in.Pod, corev1.EventTypeWarning, string(d.Reason), d.Message)
+		}
+		return nil
 	default:
 		return nil
 	}

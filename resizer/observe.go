@@ -19,7 +19,7 @@ func (c *Controller) trim(obj any) (any, error) {
 	if !ok { // A tombstone of the informer's own; it holds what was trimmed before.
 		return obj, nil
 	}
-	if c.keys.OptedIn(pod.Annotations) {
+	if c.concerns(pod) {
 		pod.ManagedFields = nil
 		return pod, nil
 	}
@@ -28,9 +28,15 @@ func (c *Controller) trim(obj any) (any, error) {
 	}}, nil
 }
 
+// concerns says whether a pod is looked at: it has opted in, or its author most likely meant to.
+func (c *Controller) concerns(pod *corev1.Pod) bool {
+	return c.keys.OptedIn(pod.Annotations) || c.keys.CheckEnabled(pod.Annotations) != nil
+}
+
 // memory is what this leader remembers of a pod. All of it may be lost: a new leader starts without and does the same.
 type memory struct {
 	triggeredAt time.Time // See plan.Input.TriggeredAt.
+	told        bool      // What a decision to Tell says; a new leader says it again.
 	written     string    // The resourceVersion that our own last write returned.
 }
 

@@ -22,7 +22,7 @@ const (
 	Mutated   Outcome = "mutated"   // The pod got what it lacked.
 	Unchanged Outcome = "unchanged" // The pod already had everything.
 	Ignored   Outcome = "ignored"   // The pod has not opted in, or it is not the creation of a pod at all.
-	Invalid   Outcome = "invalid"   // The pod cannot be resized as its author asks; it is admitted untouched.
+	Invalid   Outcome = "invalid"   // The pod cannot be resized as its author asks; it is admitted as its author wrote it.
 
 	failed Outcome = "error" // There was no answer to give; see the HTTP status.
 )
@@ -31,7 +31,7 @@ const (
 type Result struct {
 	Outcome  Outcome               `json:"outcome"`
 	Warnings []string              `json:"warnings,omitempty"` // For the author, each with what to write instead.
-	Patch    []jsonpatch.Operation `json:"patch,omitempty"`    // The smallest that does it; empty unless Mutated.
+	Patch    []jsonpatch.Operation `json:"patch,omitempty"`    // The smallest that does it; most often empty unless Mutated.
 }
 
 // Mutator gives a pod at its creation what it needs to be resized later. It keeps no state.
@@ -61,18 +61,21 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	if !m.Keys.OptedIn(pod.Annotations) {
 		return Result{Outcome: Ignored, Warnings: warnings(m.Keys.CheckEnabled(pod.Annotations))}
 	}
+	unknown := warnings(m.Keys.CheckUnknown(pod.Annotations))
+	var p patch
 	spec, err := m.Keys.Parse(pod.Annotations, &pod.Spec)
-	if err != nil {
-		return Result{Outcome: Invalid, Warnings: warnings(err)}
+	var resolved plan.Resolved
+	if err == nil {
+		resolved, err = m.Keys.Resolve(&pod.Spec, spec.Steady)
 	}
-	resolved, err := m.Keys.Resolve(&pod.Spec, spec.Steady)
 	if err != nil {
-		return Result{Outcome: Invalid, Warnings: warnings(err)}
+		// The author's part stays as it is. Numbers that admission gave to another pod would overrule it later.
+		p.remove(pod.Annotations, m.Keys.Resolved, m.Keys.Resized, m.Keys.Status)
+		return Result{Outcome: Invalid, Warnings: slices.Concat(warnings(err), unknown), Patch: p}
 	}
 
 	after, culprits := guaranteed(&pod.Spec)
-	result := Result{Outcome: Unchanged, Warnings: slices.Concat(culpritWarnings(culprits), probeWarnings(&pod.Spec, spec))}
-	var p patch
+	result := Result{Outcome: Unchanged, Warnings: slices.Concat(unknown, culpritWarnings(culprits), probeWarnings(&pod.Spec, spec))}
 	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec, len(culprits) == 0)
 	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec, len(culprits) == 0)
 	p.annotations(m.Keys, pod.Annotations, resolved)
@@ -191,7 +194,11 @@ func (p *patch) annotations(keys plan.Keys, annotations map[string]string, resol
 	if value := resolved.String(); annotations[keys.Resolved] != value {
 		p.add("/metadata/annotations/"+escape(keys.Resolved), value)
 	}
-	for _, key := range []string{keys.Resized, keys.Status} {
+	p.remove(annotations, keys.Resized, keys.Status)
+}
+
+func (p *patch) remove(annotations map[string]string, keys ...string) {
+	for _, key := range keys {
 		if _, present := annotations[key]; present {
 			*p = append(*p, jsonpatch.NewOperation("remove", "/metadata/annotations/"+escape(key), nil))
 		}
@@ -234,7 +241,7 @@ func probeWarnings(podSpec *corev1.PodSpec, spec plan.Spec) []string {
 	for _, c := range plan.Containers(podSpec) {
 		if _, named := spec.Steady[c.Name]; named && c.StartupProbe == nil && c.ReadinessProbe == nil {
 			all = append(all, plan.Problem{Field: "startupProbe", Container: c.Name,
-				Message: "is not set, nor is readinessProbe, so the CPU will be lowered as soon as the container runs",
+				Message: "has neither a startupProbe nor a readinessProbe, so its CPU will be lowered as soon as it runs",
 				Remedy:  fmt.Sprintf("add a startupProbe, or use the trigger %q", plan.Delay)}.Error())
 		}
 	}

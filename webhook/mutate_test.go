@@ -79,7 +79,7 @@ func TestPatchKeepsItsPromises(t *testing.T) {
 			if len(again.Patch) > 0 || again.Outcome == Mutated || !slices.Equal(again.Warnings, result.Warnings) {
 				t.Errorf("not idempotent: the patched pod gives %+v", again)
 			}
-			if (result.Outcome == Mutated) != (len(result.Patch) > 0) {
+			if result.Outcome != Invalid && (result.Outcome == Mutated) != (len(result.Patch) > 0) {
 				t.Errorf("outcome %s with %d operations", result.Outcome, len(result.Patch))
 			}
 			changed := map[string]bool{}

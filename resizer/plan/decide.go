@@ -30,6 +30,8 @@ const (
 	Wait Action = "Wait"
 	// Resize sets Decision.Target through pods/resize.
 	Resize Action = "Resize"
+	// Tell lets an event say Decision.Message, once; nothing is written to the pod, which has not opted in.
+	Tell Action = "Tell"
 	// Record writes Decision.Status, the condition and, for the phase Steady, the marker, through pods/status.
 	Record Action = "Record"
 )
@@ -58,6 +60,9 @@ func Decide(in Input) Decision {
 	case pod.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
 		return in.wait(Ended)
 	case !keys.OptedIn(pod.Annotations):
+		if err := keys.CheckEnabled(pod.Annotations); err != nil {
+			return Decision{Action: Tell, Reason: InvalidAnnotation, Message: bounded(err.Error())}
+		}
 		return in.wait(NotOptedIn)
 	case pod.Annotations[keys.Resized] == "true":
 		return in.wait(AlreadyMarked)
@@ -131,12 +136,14 @@ type lowering struct {
 func (in Input) startup(contract contract, changes []lowering) Decision {
 	statuses := containerStatuses(in.Pod)
 	var started time.Time // Of the container that started last.
+	ended := 0
 	for _, c := range changes {
 		status := statuses[c.container.Name]
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason == "CrashLoopBackOff" {
 			return Decision{Action: Wait, Reason: CrashLoopBackOff}
 		}
-		if endedForGood(in.Pod, status) {
+		if endedForGood(in.Pod, c.container, status) {
+			ended++
 			continue
 		}
 		running := status.State.Running
@@ -146,6 +153,9 @@ func (in Input) startup(contract contract, changes []lowering) Decision {
 		if running.StartedAt.After(started) {
 			started = running.StartedAt.Time
 		}
+	}
+	if ended == len(changes) {
+		return Decision{Action: Wait, Reason: AwaitingTrigger} // Nothing runs that could use less.
 	}
 	since := in.TriggeredAt
 	switch {
@@ -170,17 +180,17 @@ func (in Input) startup(contract contract, changes []lowering) Decision {
 		target[c.container.Name] = c.to
 	}
 	if before, after := in.Pod.Status.QOSClass, qosWith(&in.Pod.Spec, target); before != after {
-		return in.skip(QoSWouldChange, fmt.Sprintf("the pod was created %s and the steady CPU would make it %s, which Kubernetes "+
+		return in.skip(QoSWouldChange, fmt.Sprintf("The pod was created %s, and the steady CPU would make it %s, which Kubernetes "+
 			"does not allow; recreate it, so that admission sets its startup CPU", before, after))
 	}
 	d := Decision{Action: Resize, Reason: StartupOver, Target: target, TriggeredAt: since,
-		Message: "Startup is over: lowering CPU, " + describe(changes)}
+		Message: bounded("Startup is over: lowering CPU, " + describe(changes))}
 	if class, culprits := QoS(&in.Pod.Spec); class != corev1.PodQOSGuaranteed {
 		texts := make([]string, len(culprits))
 		for i, c := range culprits {
 			texts[i] = c.String()
 		}
-		d.Warning = fmt.Sprintf("The pod is %s, not Guaranteed: %s", class, strings.Join(texts, "; "))
+		d.Warning = bounded(fmt.Sprintf("The pod is %s, not Guaranteed: %s", class, strings.Join(texts, "; ")))
 	}
 	return d
 }
@@ -197,20 +207,18 @@ func isOver(trigger Trigger, c *corev1.Container, status corev1.ContainerStatus)
 	}
 }
 
-// endedForGood tells a container that will not run again: nothing of it is waited for.
-func endedForGood(pod *corev1.Pod, status corev1.ContainerStatus) bool {
+// endedForGood tells a container that will not run again: nothing of it is waited for. Its own restart policy goes before the
+// pod's (a sidecar's is Always); with rules of its own (KEP-5307), nobody but the kubelet knows.
+func endedForGood(pod *corev1.Pod, c *corev1.Container, status corev1.ContainerStatus) bool {
 	ended := status.State.Terminated
-	if ended == nil {
+	if ended == nil || len(c.RestartPolicyRules) > 0 {
 		return false
 	}
-	switch pod.Spec.RestartPolicy {
-	case corev1.RestartPolicyNever:
-		return true
-	case corev1.RestartPolicyOnFailure:
-		return ended.ExitCode == 0
-	default:
-		return false
+	policy := pod.Spec.RestartPolicy
+	if c.RestartPolicy != nil {
+		policy = corev1.RestartPolicy(*c.RestartPolicy)
 	}
+	return policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && ended.ExitCode == 0
 }
 
 // actuation decides about a pod whose spec holds the steady CPU: done means that the kubelet says so, never that the API
@@ -236,11 +244,13 @@ func (in Input) actuation(contract contract) Decision {
 	for _, c := range runningContainers(&pod.Spec) {
 		cpu, known := contract.resolved[c.Name]
 		status := statuses[c.Name]
-		if !known || endedForGood(pod, status) {
+		if !known {
 			continue
 		}
 		// Not status.resources: those come from the runtime and may never equal the spec after rounding.
-		if allocated, ok := status.AllocatedResources[corev1.ResourceCPU]; !ok || milliCPU(allocated) != milliCPU(c.Resources.Requests[corev1.ResourceCPU]) {
+		allocated, ok := status.AllocatedResources[corev1.ResourceCPU]
+		actuated := ok && milliCPU(allocated) == milliCPU(c.Resources.Requests[corev1.ResourceCPU])
+		if !actuated && !endedForGood(pod, c, status) {
 			return in.wait(AwaitingKubelet)
 		}
 		if cpu.Steady == cpu.Startup {
@@ -296,6 +306,7 @@ func (in Input) skip(reason Reason, message string) Decision {
 // and would be rewritten with every retry.
 func (in Input) record(d Decision) Decision {
 	d.Action, d.TriggeredAt = Record, in.TriggeredAt
+	d.Message = bounded(d.Message)
 	for _, c := range in.Pod.Status.Conditions {
 		// Steady is latched by the marker, which Decide has looked at; without it the condition is not ours.
 		if d.Status.Phase != Steady && c.Type == in.Keys.Steady && c.Status == d.Status.condition() &&
@@ -317,6 +328,15 @@ func (s Status) condition() corev1.ConditionStatus {
 // Condition is the pod condition that tells people about the decision; see Keys.Steady.
 func (d Decision) Condition(keys Keys) corev1.PodCondition {
 	return corev1.PodCondition{Type: keys.Steady, Status: d.Status.condition(), Reason: string(d.Reason), Message: d.Message}
+}
+
+// bounded cuts a message to what an event may hold.
+func bounded(message string) string {
+	const more = "…"
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
 }
 
 func (in Input) wait(reason Reason) Decision {

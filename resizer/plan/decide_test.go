@@ -126,6 +126,14 @@ func terminated(name string) change {
 	})
 }
 
+func restartPolicy(policy corev1.RestartPolicy) change {
+	return func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }
+}
+
+func ownPolicy(name string, policy corev1.ContainerRestartPolicy) change {
+	return container(name, func(c *corev1.Container) { c.RestartPolicy = &policy })
+}
+
 func noStartupProbe(name string) change {
 	return container(name, func(c *corev1.Container) { c.StartupProbe = nil })
 }
@@ -246,7 +254,7 @@ func decideCases() []decideCase {
 		second       = time.Second
 		doneMessage  = "CPU lowered, app 200m to 50m; Guaranteed"
 		infeasible   = `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`
-		becomesOther = " and the steady CPU would make it %s, which Kubernetes does not allow; recreate it, so that admission sets its startup CPU"
+		becomesOther = ", and the steady CPU would make it %s, which Kubernetes does not allow; recreate it, so that admission sets its startup CPU"
 		notResolved  = `resize.example.com/resolved: "x": is not the JSON that admission writes (invalid character 'x' looking for beginning of value); remove it and recreate the pod: admission writes it`
 		below        = `container "app" has 30m, less than its steady CPU 50m: something else lowered it`
 	)
@@ -271,7 +279,7 @@ func decideCases() []decideCase {
 	return []decideCase{
 		// Nothing to do with it.
 		{"a pod that has not opted in", testPod(started("app"), func(p *corev1.Pod) { delete(p.Annotations, DefaultDomain+"/enabled") }), 0, never, wait(NotOptedIn)},
-		{"yes does not opt in", testPod(started("app"), annotate("enabled", "yes")), 0, never, wait(NotOptedIn)},
+		{"yes does not opt in", testPod(started("app"), annotate("enabled", "yes")), 0, never, Decision{Action: Tell, Reason: InvalidAnnotation, Message: `resize.example.com/enabled: "yes": is not a boolean, so the pod is not opted in; write "true" or remove the annotation`}},
 		{"opted out before the end of its startup", testPod(started("app"), annotate("enabled", "false")), 0, never, wait(NotOptedIn)},
 		{"a pod that is being deleted keeps its CPU", testPod(started("app"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), 0, never, wait(Ended)},
 		{"a pod that succeeded", testPod(started("app"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), 0, never, wait(Ended)},
@@ -292,6 +300,15 @@ func decideCases() []decideCase {
 		{"the kubelet has reported no container yet", testPod(func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }), 0, never, wait(AwaitingTrigger)},
 		{"an init container is still running", testPod(withInit("migrate", "200m"), waiting("app", "PodInitializing")), 0, never, wait(AwaitingTrigger)},
 		{"an init container is still running under the trigger Delay", testPod(withInit("migrate", "200m"), waiting("app", "PodInitializing"), annotate("trigger", "Delay", "delay-seconds", "1")), 0, never, wait(AwaitingTrigger)},
+
+		// Containers that end.
+		{"a sidecar that crashed runs again, whatever the pod's restart policy", testPod(started("app"), withSidecar("proxy", "100m"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), terminated("proxy"), restartPolicy(corev1.RestartPolicyNever)), 0, never, wait(AwaitingTrigger)},
+		{"a container with a restart policy of its own runs again", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), ownPolicy("web", corev1.ContainerRestartPolicyAlways), restartPolicy(corev1.RestartPolicyNever)), 0, never, wait(AwaitingTrigger)},
+		{"a container that crashed runs again by default", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web")), 0, never, wait(AwaitingTrigger)},
+		{"a container that never runs again is not waited for", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), ownPolicy("web", corev1.ContainerRestartPolicyNever)), 0, never, lower("Startup is over: lowering CPU, app 200m to 50m, web 400m to 100m", map[string]MilliCPU{"app": 50, "web": 100})},
+		{"with rules of its own nobody knows", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), restartPolicy(corev1.RestartPolicyNever), container("web", func(c *corev1.Container) { c.RestartPolicyRules = make([]corev1.ContainerRestartRule, 1) })), 0, never, wait(AwaitingTrigger)},
+		{"where all have ended there is nothing to lower", testPod(terminated("app"), restartPolicy(corev1.RestartPolicyNever)), 0, never, wait(AwaitingTrigger)},
+		{"an ended container is told of like the others", testPod(twoActuated, terminated("web"), restartPolicy(corev1.RestartPolicyNever), status("web", func(s *corev1.ContainerStatus) { s.AllocatedResources = nil })), 0, never, twoDone},
 
 		// The trigger Ready.
 		{"started is not ready", testPod(annotate("trigger", "Ready"), started("app")), 0, never, wait(AwaitingTrigger)},
@@ -385,12 +402,12 @@ func decideCases() []decideCase {
 		{
 			"a Burstable pod that the resize would make Guaranteed",
 			testPod(started("app"), burstable, request("app", corev1.ResourceCPU, "100m")), 0, never,
-			record(Skipped, QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed")),
+			record(Skipped, QoSWouldChange, "The pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed")),
 		},
 		{
 			"a Guaranteed pod that the resize would make Burstable",
 			testPod(started("app"), request("app", corev1.ResourceMemory, "32Mi")), 0, never,
-			record(Skipped, QoSWouldChange, "the pod was created Guaranteed"+fmt.Sprintf(becomesOther, "Burstable")),
+			record(Skipped, QoSWouldChange, "The pod was created Guaranteed"+fmt.Sprintf(becomesOther, "Burstable")),
 		},
 		{
 			"a QoS class that would change is no matter before the trigger",
@@ -398,7 +415,7 @@ func decideCases() []decideCase {
 		},
 		{
 			"a QoS class that would change is reported once",
-			testPod(started("app"), burstable, request("app", corev1.ResourceCPU, "100m"), recorded(QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed"))), 0, never,
+			testPod(started("app"), burstable, request("app", corev1.ResourceCPU, "100m"), recorded(QoSWouldChange, "The pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed"))), 0, never,
 			wait(QoSWouldChange),
 		},
 		{
@@ -441,7 +458,7 @@ func decideCases() []decideCase {
 		{
 			"a Burstable pod that admission missed would become Guaranteed",
 			testPod(missed(app50m), started("app"), burstable, request("app", corev1.ResourceCPU, "100m")), 0, never,
-			record(Skipped, QoSWouldChange, "the pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed")),
+			record(Skipped, QoSWouldChange, "The pod was created Burstable"+fmt.Sprintf(becomesOther, "Guaranteed")),
 		},
 		{
 			"a Burstable pod that admission missed stays Burstable",

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +51,24 @@ func KeysFor(domain string) (Keys, error) {
 		Status:          key("status"),
 		Steady:          corev1.PodConditionType(key("Steady")),
 	}, nil
+}
+
+// author are the annotations that an author writes.
+func (k Keys) author() []string {
+	return []string{k.Enabled, k.SteadyResources, k.Trigger, k.DelaySeconds}
+}
+
+// CheckUnknown names the annotations under the domain that are none of ours: most likely misspelt.
+func (k Keys) CheckUnknown(annotations map[string]string) error {
+	domain, _, _ := strings.Cut(k.Enabled, "/")
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !slices.Contains([]string{k.Resolved, k.Resized, k.Status}, key) {
+			errs = append(errs, Problem{Field: key, Message: "is not an annotation of pod-resizer and has no effect",
+				Remedy: "write one of " + list(k.author()) + ", or remove it"})
+		}
+	}
+	return join(errs...)
 }
 
 // OptedIn says whether the author asked for pod-resizer. Only the exact "true" counts, as for every boolean annotation

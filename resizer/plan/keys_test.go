@@ -121,3 +121,14 @@ func TestOnlyTheExactTrueOptsIn(t *testing.T) {
 		})
 	}
 }
+
+func TestMisspeltAnnotationsAreNamed(t *testing.T) {
+	got := texts(testKeys(t).CheckUnknown(map[string]string{
+		"resize.example.com/enabled": "true", "resize.example.com/resolved": "{}", "resize.example.com/triger": "Ready", "other.example.com/triger": "x",
+	}))
+	want := "resize.example.com/triger: is not an annotation of pod-resizer and has no effect; write one of resize.example.com/enabled, " +
+		"resize.example.com/steady-resources, resize.example.com/trigger, resize.example.com/delay-seconds, or remove it"
+	if strings.Join(got, "\n") != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}

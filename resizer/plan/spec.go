@@ -52,6 +52,15 @@ type Problem struct {
 	Remedy    string // What to write instead.
 }
 
+// Everything an author writes comes back in warnings, an event, a condition and a log line, so each part of it is bounded: a
+// pod with thousands of containers and of wrong names must cost no more than one with ten.
+const (
+	maxAnnotation = 32 << 10 // Bytes; 300 containers with names of 40 characters.
+	maxProblems   = 10       // More are counted.
+	maxNames      = 10       // In a remedy.
+	maxMessage    = 1024     // Bytes, of a Decision: the API server refuses an event with more.
+)
+
 // maxProblemValue keeps an event or warning readable when an annotation is long. The API server itself cuts warnings to
 // 256 characters only once there are 4,096 of them (apiserver pkg/endpoints/filters/warning.go).
 const maxProblemValue = 80
@@ -61,7 +70,7 @@ func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Field)
 	if p.Container != "" {
-		fmt.Fprintf(&b, ": container %q", p.Container)
+		fmt.Fprintf(&b, ": container %s", quote(p.Container))
 	}
 	if p.Value != "" {
 		fmt.Fprintf(&b, ": %s", p.Value)
@@ -73,14 +82,24 @@ func (p Problem) Error() string {
 // quote shows what stands somewhere: cut where it is long, escaped only where it must be, on one line whatever it holds
 // (the API server drops a warning with a line break).
 func quote(value string) string {
-	if runes := []rune(value); len(runes) > maxProblemValue {
-		value = string(runes[:maxProblemValue]) + "…"
-	}
+	value = cut(value, maxProblemValue)
 	quoted := strconv.Quote(value)
 	if raw := strings.ReplaceAll(quoted, `\"`, `"`); raw != quoted && raw == `"`+value+`"` {
 		return "'" + value + "'" // Nothing but its quotes needs escaping: JSON, which reads better so.
 	}
 	return quoted
+}
+
+// cut shortens a text to a number of characters.
+func cut(text string, characters int) string {
+	n := 0
+	for i := range text {
+		if n == characters {
+			return text[:i] + "…"
+		}
+		n++
+	}
+	return text
 }
 
 // CheckEnabled returns the Problem of a pod that carries the enabled annotation with a value that is neither "true" nor
@@ -159,6 +178,10 @@ func (k Keys) parseSteady(annotations map[string]string, spec *corev1.PodSpec) (
 	if !present {
 		return nil, Problem{Field: k.SteadyResources, Message: "is missing", Remedy: example}
 	}
+	if len(value) > maxAnnotation {
+		return nil, Problem{Field: k.SteadyResources, Value: quote(value),
+			Message: fmt.Sprintf("is longer than %d bytes", maxAnnotation), Remedy: "name only the containers to be lowered"}
+	}
 	var byContainer map[string]struct {
 		Requests map[corev1.ResourceName]amount `json:"requests"`
 		Limits   map[corev1.ResourceName]amount `json:"limits"`
@@ -187,7 +210,7 @@ func (k Keys) parseSteady(annotations map[string]string, spec *corev1.PodSpec) (
 		limit, limited := limits[corev1.ResourceCPU]
 		switch {
 		case !requested && !limited:
-			problem("", "has no CPU", fmt.Sprintf("write "+steadyExample, name))
+			problem("", "has no CPU", fmt.Sprintf("write "+steadyExample, cut(name, maxProblemValue)))
 			continue
 		case !requested:
 			request = limit
@@ -231,7 +254,7 @@ func jsonErrors(errs []error) string {
 	if len(texts) == 0 {
 		return ""
 	}
-	return " (" + strings.Join(texts, ", ") + ")"
+	return " (" + cut(strings.Join(texts, ", "), 2*maxProblemValue) + ")"
 }
 
 func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amount {
@@ -246,14 +269,16 @@ func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amou
 // checkNames demands that every named container is one that runs on after startup.
 func (k Keys) checkNames(names []string, spec *corev1.PodSpec) error {
 	var running []string
+	runs := map[string]bool{}
 	for _, c := range runningContainers(spec) {
 		running = append(running, c.Name)
+		runs[c.Name] = true
 	}
 	var errs []error
 	for _, name := range names {
 		message := "the pod has no such container"
 		switch {
-		case slices.Contains(running, name):
+		case runs[name]:
 			continue
 		case slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == name }):
 			message = "is an init container, which ends before startup is over"
@@ -294,8 +319,12 @@ func join(errs ...error) error {
 	for _, err := range errs {
 		all = append(all, Problems(err)...)
 	}
-	if len(all) == 0 {
+	switch more := len(all) - maxProblems; {
+	case len(all) == 0:
 		return nil
+	case more > 0:
+		all = append(all[:maxProblems:maxProblems], Problem{Field: "and more",
+			Message: fmt.Sprintf("%d further problems", more), Remedy: "mend the first ones"})
 	}
 	return all
 }
@@ -311,9 +340,12 @@ func (p problems) Error() string {
 }
 
 func list[S ~string](values []S) string {
-	texts := make([]string, len(values))
+	var texts []string
 	for i, v := range values {
-		texts[i] = string(v)
+		if i == maxNames {
+			return strings.Join(texts, ", ") + fmt.Sprintf(" and %d more", len(values)-i)
+		}
+		texts = append(texts, cut(string(v), maxProblemValue))
 	}
 	return strings.Join(texts, ", ")
 }

@@ -334,6 +334,45 @@ func TestResizePolicyOfOtherContainersOrResourcesIsNoProblem(t *testing.T) {
 	}
 }
 
+// Thousands of containers and as many wrong names, each with a right to a remedy, must not become megabytes of text: a pod
+// that is stored would fell one leader after the other.
+func TestHoweverMuchIsWrongTheTextStaysShort(t *testing.T) {
+	spec := &corev1.PodSpec{}
+	for i := range 2500 {
+		spec.Containers = append(spec.Containers, corev1.Container{Name: fmt.Sprintf("%063d", i)})
+	}
+	var names strings.Builder
+	for i := range 4000 {
+		fmt.Fprintf(&names, `,"%d":{}`, i)
+	}
+	for name, value := range map[string]string{
+		"many names":           "{" + names.String()[1:] + "}",
+		"more than is read":    "{" + names.String()[1:] + strings.Repeat(" ", maxAnnotation) + "}",
+		"one long name":        `{"` + strings.Repeat("x", maxAnnotation-20) + `":{}}`,
+		"one long field":       `{"app":{"` + strings.Repeat("x", maxAnnotation-20) + `":1}}`,
+		"one long amount":      `{"app":{"limits":{"cpu":"` + strings.Repeat("1", maxAnnotation-60) + `"}}}`,
+		"one long resource":    `{"app":{"limits":{"` + strings.Repeat("x", maxAnnotation-60) + `":"1"}}}`,
+		"many other resources": `{"app":{"limits":{"0":"1"` + strings.ReplaceAll(names.String(), "{}", `"1"`) + `}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := testKeys(t).Parse(annotations("steady-resources", value), spec)
+			if n := len(Problems(err)); n == 0 || n > maxProblems+1 {
+				t.Errorf("%d problems", n)
+			}
+			for _, text := range texts(err) {
+				if len(text) > 2048 {
+					t.Errorf("%d bytes: %s", len(text), text)
+				}
+			}
+			pod := &corev1.Pod{Spec: *spec}
+			pod.Annotations = annotations("enabled", "true", "steady-resources", value)
+			if d := Decide(Input{Keys: testKeys(t), Pod: pod}); d.Reason != InvalidAnnotation || len(d.Message) > maxMessage {
+				t.Errorf("%s with a message of %d bytes", d.Reason, len(d.Message))
+			}
+		})
+	}
+}
+
 func TestProblemsTakesErrorsApart(t *testing.T) {
 	one, two := Problem{Field: "one"}, Problem{Field: "two"}
 	cases := []struct {

@@ -42,6 +42,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
+	if o.Dir == "" && o.Name == "" { // A name that was asked for goes before the environment.
+		o.Dir = os.Getenv(DirVariable)
+	}
 	if o.Name == "" {
 		o.Name = "default"
 	}
@@ -51,9 +54,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Kubernetes == "" {
 		o.Kubernetes = DefaultKubernetes
-	}
-	if o.Dir == "" {
-		o.Dir = os.Getenv(DirVariable)
 	}
 	if o.Dir == "" {
 		cache, err := cacheDir()
@@ -90,7 +90,7 @@ func Open(o Options) (*Cluster, error) {
 		return nil, err
 	}
 	if !s.Ready || !s.Supervisor.alive() {
-		return nil, fmt.Errorf("%w (looked in %s): start it with `cluster up`", ErrNotUp, o.Dir)
+		return nil, fmt.Errorf("%w (looked in %s): start it with `make cluster-up`", ErrNotUp, o.Dir)
 	}
 	return &Cluster{dir: o.Dir, state: s}, nil
 }

@@ -313,7 +313,14 @@ func Down(ctx context.Context, o Options) error {
 		return err
 	}
 	defer unlock()
-	return within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o) })
+	if err := within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o) }); err != nil {
+		return err
+	}
+	// Empty by now, unless a person has put something in.
+	if err := os.Remove(o.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+		return fmt.Errorf("removing the cluster's folder: %w", err)
+	}
+	return nil
 }
 
 // dyingTimeout is how long killed processes may take to end: milliseconds on an idle machine.

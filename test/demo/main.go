@@ -44,7 +44,7 @@ func exitCode() int {
 }
 
 func command() *cobra.Command {
-	var keep, withoutResizer bool
+	var o options
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show a pod's CPU lowered in place, on the running test cluster",
@@ -60,18 +60,24 @@ checks each claim it makes: its exit code is 0 only if all of them hold. It clea
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), c, os.Stdout, keep, withoutResizer)
+			return run(cmd.Context(), c, os.Stdout, o)
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave pod-resizer and the two Deployments in the cluster")
-	cmd.Flags().BoolVar(&withoutResizer, "without-resizer", false, "scale pod-resizer to 0 first, so that the demo has to fail")
-	if err := cmd.Flags().MarkHidden("without-resizer"); err != nil {
-		panic(err) // Only for a flag that does not exist.
+	f := cmd.Flags()
+	f.BoolVar(&o.keep, "keep", false, "leave pod-resizer and the two Deployments in the cluster")
+	f.BoolVar(&o.useDeployed, "use-deployed", false, "use the pod-resizer that stands in the cluster, as the tests do")
+	f.BoolVar(&o.withoutResizer, "without-resizer", false, "scale pod-resizer to 0 first, so that the demo has to fail")
+	for _, name := range []string{"use-deployed", "without-resizer"} {
+		if err := f.MarkHidden(name); err != nil {
+			panic(err) // Only for a flag that does not exist.
+		}
 	}
 	return cmd
 }
 
-func run(ctx context.Context, c *cluster.Cluster, out io.Writer, keep, withoutResizer bool) (err error) {
+type options struct{ keep, useDeployed, withoutResizer bool }
+
+func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err error) {
 	config, err := c.RESTConfig()
 	if err != nil {
 		return err
@@ -81,15 +87,11 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, keep, withoutRe
 		return fmt.Errorf("making the Kubernetes client: %w", err)
 	}
 	step := deploy.Steps(out)
-	deployed, err := deploy.Deployed(ctx, c)
-	if err != nil {
-		return err
-	}
-	if !deployed {
+	if !o.useDeployed {
 		if err := deploy.Product(ctx, c, false, step); err != nil {
 			return err
 		}
-		if !keep {
+		if !o.keep {
 			defer func() {
 				err = errors.Join(err, cleanUp(ctx, "removing pod-resizer", step, func(ctx context.Context) error {
 					return deploy.Remove(ctx, c, filepath.Join(deploy.Root(), "manifests", "install.yaml"))
@@ -97,25 +99,25 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, keep, withoutRe
 			}()
 		}
 	}
-	if withoutResizer {
+	if o.withoutResizer {
 		if err := deploy.Scale(ctx, c, 0); err != nil {
 			return err
 		}
-		if deployed {
-			defer func() { err = errors.Join(err, deploy.Scale(context.WithoutCancel(ctx), c, 2)) }()
-		}
+		defer func() { err = errors.Join(err, deploy.Scale(context.WithoutCancel(ctx), c, 2)) }()
 	}
 	if err := deploy.Sample(ctx, c, step); err != nil {
 		return err
 	}
+	if _, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err == nil {
+		if err := cleanUp(ctx, "removing the demo that was kept", step, func(ctx context.Context) error { return removeNamespace(ctx, client) }); err != nil {
+			return err
+		}
+	}
 	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		metav1.CreateOptions{}); err != nil {
-		if apierrors.IsAlreadyExists(err) {
-			err = fmt.Errorf("%w: an earlier demo with --keep left it; delete the namespace, or run `make cluster-down`", err)
-		}
 		return fmt.Errorf("creating the namespace %s: %w", namespace, err)
 	}
-	if !keep {
+	if !o.keep {
 		defer func() {
 			err = errors.Join(err, cleanUp(ctx, "removing the demo", step, func(ctx context.Context) error { return removeNamespace(ctx, client) }))
 		}()
@@ -129,11 +131,14 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, keep, withoutRe
 	if err := timeline.summary(out); err != nil {
 		return err
 	}
-	if keep {
-		fmt.Fprintf(out, "\nAll of it is still there:\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=with\n"+
-			"  kubectl -n %s logs -l app.kubernetes.io/name=pod-resizer\n  make cluster-down   # when you have seen enough\n",
-			c.Kubeconfig(), namespace, deploy.Namespace)
+	if !o.keep {
+		fmt.Fprint(out, "\nTo look around in it: make demo KEEP=1. To install it: README.md, \"Install\".\n\n")
+		return nil
 	}
+	fmt.Fprintf(out, "\nAll of it is still there:\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=%s\n"+
+		"  kubectl -n %s logs -l app.kubernetes.io/name=pod-resizer\n  make cluster-down   # when you have seen enough\n\n"+
+		"test/demo/workloads.yaml shows how to use the sample workload. There is no DNS in the cluster.\n",
+		c.Kubeconfig(), namespace, opted, deploy.Namespace)
 	return nil
 }
 
@@ -188,6 +193,7 @@ func watch(ctx context.Context, c *cluster.Cluster, config *rest.Config, out io.
 			return t, nil // What is missing, the checks name.
 		case <-cgroups.C:
 			t.readQuotas()
+			t.stillWaiting()
 		case event, open := <-watcher.ResultChan():
 			if !open {
 				return nil, errors.New("watching the demo's pods: the API server ended the watch")

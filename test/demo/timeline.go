@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"charm.land/lipgloss/v2"
@@ -44,6 +43,7 @@ type timeline struct {
 	keys    plan.Keys
 	out     io.Writer
 	begin   time.Time
+	printed time.Time              // The last line.
 	pods    map[string]*corev1.Pod // The newest, by Deployment.
 	history map[string][]moment
 }
@@ -54,11 +54,12 @@ func newTimeline(c *cluster.Cluster, out io.Writer) *timeline {
 		panic(err) // Only for a domain that is none.
 	}
 	bold := lipgloss.NewStyle().Bold(true)
-	lipgloss.Fprintln(out, bold.Render(fmt.Sprintf(layout, "TIME", "POD", "EVENT", "CPU IN SPEC", "CGROUP", "RESTARTS", "QOS")))
+	lipgloss.Fprintln(out, bold.Render(fmt.Sprintf(layout, "TIME", "POD", "EVENT", "SPEC", "CGROUP", "RESTARTS", "QOS")))
 	return &timeline{cluster: c, keys: keys, out: out, begin: time.Now(), pods: map[string]*corev1.Pod{}, history: map[string][]moment{}}
 }
 
-const layout = "%7s  %-8s %-38s %11s %7s %9s  %s"
+// layout fits 80 columns.
+const layout = "%5s %-8s %-32s %5s %6s %8s %s"
 
 func (t *timeline) last(deployment string) moment {
 	if history := t.history[deployment]; len(history) > 0 {
@@ -128,14 +129,33 @@ func (t *timeline) add(deployment string, s state) {
 	tell(before.Group > s.Group, "... in the pod's cgroup")
 	tell(s.Restarts > before.Restarts, "RESTARTED")
 	tell(s.Steady && !before.Steady, "condition Steady, marker written")
-	if len(news) == 0 {
+	for _, text := range news {
+		t.print(deployment, m, text)
+	}
+}
+
+// silence is how long the timeline may have nothing to tell before it says who is waited for.
+const silence = 2 * time.Second
+
+// stillWaiting breaks a silence.
+func (t *timeline) stillWaiting() {
+	if time.Since(t.printed) < silence {
 		return
 	}
-	quota := "-"
-	if s.Container > 0 {
-		quota = plan.MilliCPU(s.Container).String()
+	for _, deployment := range []string{opted, plain} {
+		if s := t.last(deployment).state; s.Limit > 0 && !s.Started {
+			t.print(deployment, moment{s, time.Since(t.begin)}, "still starting")
+		}
 	}
-	line := fmt.Sprintf(layout, seconds(m.at), deployment, strings.Join(news, ", "), s.Limit, quota, fmt.Sprint(s.Restarts), s.QoS)
+}
+
+func (t *timeline) print(deployment string, m moment, text string) {
+	t.printed = time.Now()
+	quota := "-"
+	if m.Container > 0 {
+		quota = plan.MilliCPU(m.Container).String()
+	}
+	line := fmt.Sprintf(layout, seconds(m.at), deployment, text, m.Limit, quota, fmt.Sprint(m.Restarts), m.QoS)
 	if deployment == opted {
 		line = lipgloss.NewStyle().Foreground(lipgloss.Green).Render(line)
 	}
@@ -144,8 +164,8 @@ func (t *timeline) add(deployment string, s state) {
 
 // The two Deployments.
 const (
-	opted = "with"
-	plain = "without"
+	opted = "opted-in"
+	plain = "at-50m"
 )
 
 // complete says whether nothing more is to come.

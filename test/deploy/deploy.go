@@ -77,8 +77,23 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 		if err := Apply(ctx, c, filepath.Join(Root(), "manifests", "install.yaml")); err != nil {
 			return err
 		}
+		// Pods of an earlier deployment go on running what the image's name stood for then.
+		if err := deletePods(ctx, c); err != nil {
+			return err
+		}
 		return AwaitProduct(ctx, c)
 	})
+}
+
+func deletePods(ctx context.Context, c *cluster.Cluster) error {
+	client, err := clientset(c)
+	if err != nil {
+		return err
+	}
+	if err := client.CoreV1().Pods(Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("deleting the pods of pod-resizer: %w", err)
+	}
+	return nil
 }
 
 // Sample builds the sample workload and loads it as an image.
@@ -86,19 +101,6 @@ func Sample(ctx context.Context, c *cluster.Cluster, step Step) error {
 	return step.do("building the sample workload", func() error {
 		return loadProgram(ctx, c, SampleImage, filepath.Join(Root(), "test"), "./sample", "0", "-ldflags", "-s -w")
 	})
-}
-
-// Deployed says whether pod-resizer stands in the cluster.
-func Deployed(ctx context.Context, c *cluster.Cluster) (bool, error) {
-	client, err := clientset(c)
-	if err != nil {
-		return false, err
-	}
-	_, err = client.AppsV1().Deployments(Namespace).Get(ctx, Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // Scale sets the number of replicas and waits until it is reached.

@@ -118,7 +118,7 @@ func TestOptedInWhileRunning(t *testing.T) {
 		pod, annotations := optIn(l)
 		pod = l.create(t, pod)
 		l.annotate(t, pod, annotations)
-		skipped := l.awaitCondition(t, pod, plan.QoSWouldChange, "the pod was created Burstable and the steady CPU would make it Guaranteed")
+		skipped := l.awaitCondition(t, pod, plan.QoSWouldChange, "The pod was created Burstable, and the steady CPU would make it Guaranteed")
 		if request, limit := cpuOf(skipped); request != steadyCPU || limit != startupCPU {
 			t.Errorf("request %s, limit %s", request, limit)
 		}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -93,6 +94,36 @@ func TestInvalidInput(t *testing.T) {
 	}
 }
 
+// TestThousandsOfProblems: a pod that anyone may create, with thousands of containers and of wrong names. The answer is short
+// and in time, the pod is told about once, and nobody runs out of memory (TestMain looks for replicas that were killed).
+func TestThousandsOfProblems(t *testing.T) {
+	t.Parallel()
+	l := shared
+	client, warned := l.withWarnings(t)
+	pod := l.samplePod(nil)
+	pod.Spec.SchedulerName = "nobody" // Nothing has to run it.
+	pod.Spec.Containers = nil
+	for i := range 2500 {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%04d", i), Image: "a"})
+	}
+	var names []string
+	for i := range 3500 {
+		names = append(names, fmt.Sprintf(`"%d":{}`, i))
+	}
+	pod.Annotations[l.keys.SteadyResources] = "{" + strings.Join(names, ",") + "}"
+	created, err := client.CoreV1().Pods(l.namespace(t)).Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(warned.all); n == 0 || n > 11 || strings.Contains(strings.Join(warned.all, ""), "failed calling webhook") {
+		t.Errorf("%d warnings: %.2000q", n, warned.all)
+	}
+	l.awaitCondition(t, created, plan.InvalidAnnotation, l.keys.SteadyResources)
+	if writes, want := l.writes(t, created.Namespace, created.Name), []string{"patch pods/status 200"}; !slices.Equal(writes, want) {
+		t.Errorf("the product wrote %q, not %q", writes, want)
+	}
+}
+
 // TestNotOptedIn: without exactly "true", nothing is touched; a value that was most likely meant as one gets a warning.
 func TestNotOptedIn(t *testing.T) {
 	for _, c := range []struct {
@@ -124,6 +155,10 @@ func TestNotOptedIn(t *testing.T) {
 			time.Sleep(quiet)
 			if writes := l.writes(t, pod.Namespace, pod.Name); len(writes) != 0 {
 				t.Errorf("the product wrote %q", writes)
+			}
+			// For whoever reads the events of a Deployment's pod, and saw no warning.
+			if events := l.events(t.Context(), t, pod); len(events) != c.warnings || c.warnings > 0 && !strings.HasPrefix(events[0], "Warning InvalidAnnotation "+l.keys.Enabled) {
+				t.Errorf("events %q", events)
 			}
 		})
 	}

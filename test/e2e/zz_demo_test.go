@@ -28,10 +28,10 @@ func TestDemo(t *testing.T) {
 		t.Logf("demo %v:\n%s", args, out)
 		return string(out), err
 	}
-	if out, err := demo(); err != nil || strings.Contains(out, "✗") || strings.Count(out, "✓") < 8 {
+	if out, err := demo("--use-deployed"); err != nil || strings.Contains(out, "✗") || strings.Count(out, "✓") < 8 {
 		t.Errorf("the demo failed: %v", err)
 	}
-	if out, err := demo("--without-resizer"); err == nil || !strings.Contains(out, "✗ lowered to 50m") || !strings.Contains(out, "did not hold") {
+	if out, err := demo("--use-deployed", "--without-resizer"); err == nil || !strings.Contains(out, "✗ lowered to 50m") || !strings.Contains(out, "did not hold") {
 		t.Errorf("the demo did not fail without the resizer: %v", err)
 	}
 	// It has cleaned up, and pod-resizer is back.

@@ -74,7 +74,7 @@ func start(cmd *cobra.Command, o cluster.Options, yes bool) (*cluster.Cluster, e
 	}
 	if c, err := cluster.Open(o); err == nil {
 		if running := c.Kubernetes(); running != o.Kubernetes {
-			return nil, fmt.Errorf("the cluster is up with Kubernetes %s, not %s: run `cluster down` first, or choose another --name", running, o.Kubernetes)
+			return nil, fmt.Errorf("the cluster is up with Kubernetes %s, not %s: run `make cluster-down` first, or choose another --name", running, o.Kubernetes)
 		}
 		return c, cluster.ErrUp
 	}
@@ -92,14 +92,14 @@ const touches = `This starts a Kubernetes cluster on this machine, as root. Whil
   - a cgroup subtree /pod-resizer-NAME, for the pods
   - one folder for its state and one for the built programs, both in your cache folder
   - one port, on 127.0.0.1
-The machine's network, mounts, sysctls and other files stay as they are. "cluster down" takes all but the built
-programs away.
+The machine's network, mounts, sysctls and other files stay as they are. "make cluster-down" takes all but the
+built programs away; so does the end of the command that the cluster was started for.
 `
 
 func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return errors.New("starting a cluster changes this machine a little, and there is no terminal to ask on: add --yes, or set CI=true")
+		return errors.New("starting a cluster changes this machine a little, and there is no terminal to ask on: set CI=true (or add --yes)")
 	}
 	fmt.Fprint(out, touches, "Go on? [y/N] ")
 	answer := make(chan string, 1)
@@ -115,7 +115,7 @@ func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
 			return nil
 		}
 	}
-	return errors.New("not started")
+	return errors.New("not started; nothing was changed")
 }
 
 func down(o *cluster.Options) *cobra.Command {

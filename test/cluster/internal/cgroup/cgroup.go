@@ -22,8 +22,9 @@ type Hierarchy struct {
 	Controllers []string
 }
 
-// required are the controllers without which the kubelet refuses a cgroup root on v2.
-var required = []string{"cpu", "cpuset", "memory", "pids"}
+// required are the controllers without which the kubelet refuses a cgroup root on v2, unless the machine lacks them too
+// (getSupportedUnifiedControllers in k8s.io/kubernetes/pkg/kubelet/cm).
+var required = []string{"cpu", "cpuset", "memory", "hugetlb", "pids"}
 
 // Hierarchies lists the hierarchies that this process sees.
 func Hierarchies() ([]Hierarchy, error) {

@@ -64,6 +64,33 @@ func TestCPUIsFoundOnBothVersions(t *testing.T) {
 	}
 }
 
+// The kubelet ends at once if one of them is off in its cgroup root but known to the machine's.
+func TestCreateOnV2SwitchesOnEachControllerThatTheKubeletDemands(t *testing.T) {
+	demanded := []string{"cpuset", "cpu", "memory", "hugetlb", "pids"}
+	for i, off := range demanded {
+		root := t.TempDir()
+		on := strings.Join(slices.Delete(slices.Clone(demanded), i, i+1), " ")
+		files := []string{filepath.Join(root, "cgroup.subtree_control"), filepath.Join(root, "x", "cgroup.subtree_control")}
+		if err := os.Mkdir(filepath.Join(root, "x"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if err := os.WriteFile(file, []byte(on), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := Hierarchy{Mount: root, V2: true, Controllers: append([]string{"io", "rdma", "misc"}, demanded...)}
+		if err := Create([]Hierarchy{h}, "x"); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if b, err := os.ReadFile(file); err != nil || string(b) != "+"+off {
+				t.Errorf("%s off: %s: %q, %v; want it switched on", off, file, b, err)
+			}
+		}
+	}
+}
+
 // A plain folder stands in for the hierarchies: of v2 there is none on a v1 machine, and the other way round.
 func TestCreateOnV2SwitchesControllersOnAndRemoveTakesTheTreeAway(t *testing.T) {
 	root := t.TempDir()
