@@ -126,9 +126,7 @@ func terminated(name string) change {
 	})
 }
 
-func restartPolicy(policy corev1.RestartPolicy) change {
-	return func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }
-}
+func restartNever(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }
 
 func ownPolicy(name string, policy corev1.ContainerRestartPolicy) change {
 	return container(name, func(c *corev1.Container) { c.RestartPolicy = &policy })
@@ -302,13 +300,13 @@ func decideCases() []decideCase {
 		{"an init container is still running under the trigger Delay", testPod(withInit("migrate", "200m"), waiting("app", "PodInitializing"), annotate("trigger", "Delay", "delay-seconds", "1")), 0, never, wait(AwaitingTrigger)},
 
 		// Containers that end.
-		{"a sidecar that crashed runs again, whatever the pod's restart policy", testPod(started("app"), withSidecar("proxy", "100m"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), terminated("proxy"), restartPolicy(corev1.RestartPolicyNever)), 0, never, wait(AwaitingTrigger)},
-		{"a container with a restart policy of its own runs again", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), ownPolicy("web", corev1.ContainerRestartPolicyAlways), restartPolicy(corev1.RestartPolicyNever)), 0, never, wait(AwaitingTrigger)},
+		{"a sidecar that crashed runs again, whatever the pod's restart policy", testPod(started("app"), withSidecar("proxy", "100m"), resolve(Resolved{"app": {200, 50}, "proxy": {100, 20}}), terminated("proxy"), restartNever), 0, never, wait(AwaitingTrigger)},
+		{"a container with a restart policy of its own runs again", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), ownPolicy("web", corev1.ContainerRestartPolicyAlways), restartNever), 0, never, wait(AwaitingTrigger)},
 		{"a container that crashed runs again by default", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web")), 0, never, wait(AwaitingTrigger)},
 		{"a container that never runs again is not waited for", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), ownPolicy("web", corev1.ContainerRestartPolicyNever)), 0, never, lower("Startup is over: lowering CPU, app 200m to 50m, web 400m to 100m", map[string]MilliCPU{"app": 50, "web": 100})},
-		{"with rules of its own nobody knows", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), restartPolicy(corev1.RestartPolicyNever), container("web", func(c *corev1.Container) { c.RestartPolicyRules = make([]corev1.ContainerRestartRule, 1) })), 0, never, wait(AwaitingTrigger)},
-		{"where all have ended there is nothing to lower", testPod(terminated("app"), restartPolicy(corev1.RestartPolicyNever)), 0, never, wait(AwaitingTrigger)},
-		{"an ended container is told of like the others", testPod(twoActuated, terminated("web"), restartPolicy(corev1.RestartPolicyNever), status("web", func(s *corev1.ContainerStatus) { s.AllocatedResources = nil })), 0, never, twoDone},
+		{"with rules of its own nobody knows", testPod(started("app"), with("web", "400m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), terminated("web"), restartNever, container("web", func(c *corev1.Container) { c.RestartPolicyRules = make([]corev1.ContainerRestartRule, 1) })), 0, never, wait(AwaitingTrigger)},
+		{"where all have ended there is nothing to lower", testPod(terminated("app"), restartNever), 0, never, wait(AwaitingTrigger)},
+		{"an ended container is told of like the others", testPod(twoActuated, terminated("web"), restartNever, status("web", func(s *corev1.ContainerStatus) { s.AllocatedResources = nil })), 0, never, twoDone},
 
 		// The trigger Ready.
 		{"started is not ready", testPod(annotate("trigger", "Ready"), started("app")), 0, never, wait(AwaitingTrigger)},

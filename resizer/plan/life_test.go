@@ -176,7 +176,7 @@ func (l *life) work() {
 		l.timer = l.now.Add(d.RequeueAfter)
 	}
 	switch d.Action {
-	case Wait:
+	case Wait, Tell:
 	case Resize:
 		l.must(over, "resized before the startup was over")
 		l.resize(in, d)

@@ -14,8 +14,7 @@ import (
 )
 
 // TestDemo runs the demo as `make demo` does: with pod-resizer at work it must succeed, without it must fail and say what did
-// not hold. It comes last and alone, for it scales pod-resizer to 0 (files and tests run in the order of their names and
-// places, parallel ones before it).
+// not hold. It is not parallel to any other test, for it scales pod-resizer to 0.
 func TestDemo(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "demo")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "pod-resizer/test/demo").CombinedOutput(); err != nil {
