@@ -114,13 +114,20 @@ func enable(h Hierarchy, dir string) error {
 		return fmt.Errorf("enabling cgroup controllers: %w", err)
 	}
 	on := strings.Fields(string(b))
+	var off []string
 	for _, c := range required {
-		if !slices.Contains(h.Controllers, c) || slices.Contains(on, c) {
-			continue // beside v1 hierarchies the v2 one lacks the controllers that they hold
+		// Beside v1 hierarchies the v2 one lacks the controllers that they hold.
+		if slices.Contains(h.Controllers, c) && !slices.Contains(on, c) {
+			off = append(off, "+"+c)
 		}
-		if err := os.WriteFile(file, []byte("+"+c), 0o644); err != nil {
-			return fmt.Errorf("enabling the %s cgroup controller: %w (in a container, move its processes out of the root cgroup first)", c, err)
-		}
+	}
+	if len(off) == 0 {
+		return nil
+	}
+	// In one write, which the kernel refuses as a whole. cpu alone it would take where processes lie, and would then let
+	// nobody move them into a child.
+	if err := os.WriteFile(file, []byte(strings.Join(off, " ")), 0o644); err != nil {
+		return fmt.Errorf("enabling cgroup controllers (%s): %w (in a container, move its processes out of the root cgroup first)", strings.Join(off, " "), err)
 	}
 	return nil
 }

@@ -91,6 +91,30 @@ func TestCreateOnV2SwitchesOnEachControllerThatTheKubeletDemands(t *testing.T) {
 	}
 }
 
+// One write is all or nothing. Had cpu gone in before the kernel refused memory, because of processes in the root, they
+// could no longer be moved out of it.
+func TestCreateOnV2SwitchesAllOnInOneWrite(t *testing.T) {
+	root := t.TempDir()
+	files := []string{filepath.Join(root, "cgroup.subtree_control"), filepath.Join(root, "x", "cgroup.subtree_control")}
+	if err := os.Mkdir(filepath.Join(root, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := Hierarchy{Mount: root, V2: true, Controllers: []string{"cpuset", "cpu", "io", "memory", "pids"}}
+	if err := Create([]Hierarchy{h}, "x"); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err != nil || string(b) != "+cpu +cpuset +memory +pids" {
+			t.Errorf("%s: %q, %v; want one write of all that the machine knows", file, b, err)
+		}
+	}
+}
+
 // A plain folder stands in for the hierarchies: of v2 there is none on a v1 machine, and the other way round.
 func TestCreateOnV2SwitchesControllersOnAndRemoveTakesTheTreeAway(t *testing.T) {
 	root := t.TempDir()
