@@ -184,6 +184,10 @@ func printStatus(out io.Writer, s cluster.Status) error {
 	return err
 }
 
+// childError is how the command of run ended. Programs that fail underneath, such as go build, are no such command: what
+// they said has to be printed.
+type childError struct{ *exec.ExitError }
+
 func run(o *cluster.Options) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
@@ -214,7 +218,12 @@ again however the command ends. The exit code is the command's. A cluster that i
 			// A Ctrl-C on the terminal has reached the command by itself; other signals have not.
 			child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
 			child.WaitDelay = 30 * time.Second
-			return child.Run()
+			err = child.Run()
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				return childError{exit}
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask first (CI=true does the same)")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 )
@@ -18,7 +17,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	var child *exec.ExitError
+	var child childError
 	if errors.As(err, &child) { // run passes on its command's code; the command has said what was wrong
 		code := child.ExitCode()
 		if status, ok := child.Sys().(syscall.WaitStatus); ok && status.Signaled() {

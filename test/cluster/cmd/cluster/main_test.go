@@ -101,6 +101,24 @@ func (p program) upUntil(words string, signal syscall.Signal) error {
 	return err
 }
 
+func TestAFailedBuildSaysWhy(t *testing.T) {
+	real, err := exec.LookPath("go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := t.TempDir()
+	script := "#!/bin/sh\n[ \"$1\" = build ] || exec " + real + " \"$@\"\necho gcc not found >&2\nexit 3\n"
+	if err := os.WriteFile(filepath.Join(fake, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", fake+":"+os.Getenv("PATH"))
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	p := program{t: t, name: "fails", dir: filepath.Join(t.TempDir(), "state")}
+	if out := p.run(1, "build"); !strings.Contains(out, "Error: building") || !strings.Contains(out, "gcc not found") {
+		t.Error("a failed build does not say why")
+	}
+}
+
 func TestAClusterWorksAndLeavesNoTrace(t *testing.T) {
 	if err := cluster.Supported(); err != nil {
 		t.Fatal(err)

@@ -90,7 +90,9 @@ func CPU(hs []Hierarchy) (Hierarchy, error) {
 func Create(hs []Hierarchy, name string) error {
 	for _, h := range hs {
 		dir := filepath.Join(h.Mount, name)
-		if h.V2 {
+		// Beside v1 hierarchies, which hold the CPU, pods need nothing of the v2 one.
+		delegate := h.V2 && slices.Contains(h.Controllers, "cpu")
+		if delegate {
 			if err := enable(h, h.Mount); err != nil {
 				return err
 			}
@@ -98,7 +100,7 @@ func Create(hs []Hierarchy, name string) error {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("making the cgroup: %w (in a container, run it privileged with a writable /sys/fs/cgroup)", err)
 		}
-		if h.V2 {
+		if delegate {
 			if err := enable(h, dir); err != nil {
 				return err
 			}
@@ -116,7 +118,7 @@ func enable(h Hierarchy, dir string) error {
 	on := strings.Fields(string(b))
 	var off []string
 	for _, c := range required {
-		// Beside v1 hierarchies the v2 one lacks the controllers that they hold.
+		// A kernel may lack some, hugetlb for one.
 		if slices.Contains(h.Controllers, c) && !slices.Contains(on, c) {
 			off = append(off, "+"+c)
 		}
