@@ -146,6 +146,19 @@ func (c *Cluster) RESTConfig() (*rest.Config, error) {
 	return config, nil
 }
 
+// Client is the administrator's client.
+func (c *Cluster) Client() (*kubernetes.Clientset, error) {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the Kubernetes client: %w", err)
+	}
+	return client, nil
+}
+
 // Status is what a person wants to know about a cluster.
 type Status struct {
 	Name       string    `json:"name"`
@@ -188,13 +201,9 @@ func ReadStatus(ctx context.Context, o Options) (Status, error) {
 
 // ask fills in what the API server knows.
 func (c *Cluster) ask(ctx context.Context, status *Status) error {
-	config, err := c.RESTConfig()
+	client, err := c.Client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
 	}
 	if status.NodeReady, err = nodeReady(ctx, client); err != nil {
 		return err

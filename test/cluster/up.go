@@ -244,13 +244,9 @@ func lastWords(dir string) string {
 
 // awaitNode waits until pods can be created and run: the node is Ready and the default ServiceAccount exists.
 func (c *Cluster) awaitNode(ctx context.Context, events <-chan supervise.Event) error {
-	config, err := c.RESTConfig()
+	client, err := c.Client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
 	}
 	deadline := time.After(nodeTimeout)
 	var last error

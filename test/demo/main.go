@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"pod-resizer/test/cluster"
 	"pod-resizer/test/deploy"
@@ -78,13 +77,9 @@ checks each claim it makes: its exit code is 0 only if all of them hold. It clea
 type options struct{ keep, useDeployed, withoutResizer bool }
 
 func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err error) {
-	config, err := c.RESTConfig()
+	client, err := c.Client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("making the Kubernetes client: %w", err)
 	}
 	step := deploy.Steps(out)
 	if !o.useDeployed {
@@ -124,7 +119,7 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 	}
 
 	fmt.Fprintln(out)
-	timeline, err := watch(ctx, c, config, out)
+	timeline, err := watch(ctx, c, client, out)
 	if err != nil {
 		return err
 	}
@@ -166,11 +161,7 @@ func removeNamespace(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // watch applies the workloads and follows their pods until both have ended their start, or patience has.
-func watch(ctx context.Context, c *cluster.Cluster, config *rest.Config, out io.Writer) (*timeline, error) {
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("making the Kubernetes client: %w", err)
-	}
+func watch(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface, out io.Writer) (*timeline, error) {
 	// Watching begins before the pods exist, so that their first state is seen, too.
 	watcher, err := client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
 
 	"pod-resizer/test/cluster"
@@ -86,7 +85,7 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 }
 
 func deletePods(ctx context.Context, c *cluster.Cluster) error {
-	client, err := clientset(c)
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func Sample(ctx context.Context, c *cluster.Cluster, step Step) error {
 
 // Scale sets the number of replicas and waits until it is reached.
 func Scale(ctx context.Context, c *cluster.Cluster, replicas int32) error {
-	client, err := clientset(c)
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
@@ -123,7 +122,7 @@ func Scale(ctx context.Context, c *cluster.Cluster, replicas int32) error {
 
 // AwaitProduct waits until exactly the wanted replicas are there and ready.
 func AwaitProduct(ctx context.Context, c *cluster.Cluster) error {
-	client, err := clientset(c)
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
@@ -176,7 +175,7 @@ func eachObject(c *cluster.Cluster, path string, f func(dynamic.ResourceInterfac
 	if err != nil {
 		return fmt.Errorf("making the dynamic client: %w", err)
 	}
-	typed, err := clientset(c)
+	typed, err := c.Client()
 	if err != nil {
 		return err
 	}
@@ -245,16 +244,4 @@ func loadProgram(ctx context.Context, c *cluster.Cluster, ref, dir, pkg, cgo str
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..")
-}
-
-func clientset(c *cluster.Cluster) (*kubernetes.Clientset, error) {
-	config, err := c.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("making the Kubernetes client: %w", err)
-	}
-	return client, nil
 }

@@ -67,7 +67,7 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := c.Client()
 	if err != nil {
 		return 0, err
 	}
