@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +22,7 @@ import (
 // or, for the programs of this repository, the test module itself.
 type pin struct {
 	Name     string
+	Use      use
 	Dir      string // where to run go build
 	Sources  []string
 	Tags     string
@@ -29,6 +30,16 @@ type pin struct {
 	CGO      bool
 	Programs []program
 }
+
+// use says which clusters are made of a pin's programs.
+type use int
+
+const (
+	always        use = iota
+	withReal          // clusters with a real node
+	withSimulated     // clusters with simulated nodes
+	addOn             // only those that ask for it with AddOn
+)
 
 type program struct {
 	Name    string
@@ -51,60 +62,88 @@ func (b binaries) dirs() []string {
 // DefaultKubernetes is the version that Up starts when Options name none.
 const DefaultKubernetes = "1.37.2"
 
-// kubernetesPins maps the versions to their folders under pins.
-func kubernetesPins() map[string]string { return map[string]string{DefaultKubernetes: "kubernetes"} }
+// Versions are the Kubernetes versions that are pinned here: those of the folders pins/kubernetes-VERSION.
+func Versions() ([]string, error) {
+	root, err := sourceDir()
+	if err != nil {
+		return nil, err
+	}
+	return versions(root)
+}
 
-// pins lists everything that a cluster is made of. root is the folder of this package.
+func versions(root string) ([]string, error) {
+	dirs, err := filepath.Glob(filepath.Join(root, "pins", "kubernetes-*"))
+	if err != nil {
+		return nil, fmt.Errorf("listing the pinned versions: %w", err)
+	}
+	for i, dir := range dirs {
+		dirs[i] = strings.TrimPrefix(filepath.Base(dir), "kubernetes-")
+	}
+	return dirs, nil
+}
+
+// pins lists everything that clusters are made of. root is the folder of this package.
 func pins(root, kubernetes string) ([]pin, error) {
-	folder, ok := kubernetesPins()[kubernetes]
-	if !ok {
-		return nil, fmt.Errorf("kubernetes %q is not pinned here: use one of %s",
-			kubernetes, strings.Join(slices.Sorted(maps.Keys(kubernetesPins())), ", "))
+	known, err := versions(root)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(known, kubernetes) {
+		return nil, fmt.Errorf("kubernetes %q is not pinned here: use one of %s", kubernetes, strings.Join(known, ", "))
 	}
 	const strip = "-s -w"
 	const version = "k8s.io/component-base/version"
 	parts := strings.Split(kubernetes, ".")
 	module := func(dir string) string { return filepath.Join(root, "pins", dir) }
 	own := "pod-resizer/test/cluster/cmd/"
+	ownInternal := filepath.Join(root, "internal")
+	// Without these the API server says that it is v0.0.0-master.
+	kubernetesFlags := fmt.Sprintf("%s -X %s.gitVersion=v%s -X %s.gitMajor=%s -X %s.gitMinor=%s",
+		strip, version, kubernetes, version, parts[0], version, parts[1])
 	return []pin{{
-		Name: "kubernetes", Dir: module(folder),
-		// Without these the API server says that it is v0.0.0-master.
-		LDFlags: fmt.Sprintf("%s -X %s.gitVersion=v%s -X %s.gitMajor=%s -X %s.gitMinor=%s",
-			strip, version, kubernetes, version, parts[0], version, parts[1]),
+		Name: "kubernetes", Dir: module("kubernetes-" + kubernetes), LDFlags: kubernetesFlags,
 		Programs: []program{
 			{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 390},
-			{"kubelet", "k8s.io/kubernetes/cmd/kubelet", 100},
-			{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 50},
+			{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 90},
 			{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", 30},
 		},
+	}, {
+		Name: "kubelet", Use: withReal, Dir: module("kubernetes-" + kubernetes), LDFlags: kubernetesFlags,
+		Programs: []program{{"kubelet", "k8s.io/kubernetes/cmd/kubelet", 60}},
 	}, {
 		Name: "etcd", Dir: module("etcd"), LDFlags: strip,
 		Programs: []program{{"etcd", "go.etcd.io/etcd/server/v3", 105}},
 	}, {
-		Name: "containerd", Dir: module("containerd"), LDFlags: strip, Tags: "no_btrfs,no_devmapper,no_zfs",
+		Name: "containerd", Use: withReal, Dir: module("containerd"), LDFlags: strip, Tags: "no_btrfs,no_devmapper,no_zfs",
 		Programs: []program{
 			{"containerd", "github.com/containerd/containerd/v2/cmd/containerd", 110},
 			{"containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", 10},
 			{"ctr", "github.com/containerd/containerd/v2/cmd/ctr", 20},
 		},
 	}, {
-		Name: "runc", Dir: module("runc"), LDFlags: strip, CGO: true,
+		Name: "runc", Use: withReal, Dir: module("runc"), LDFlags: strip, CGO: true,
 		Programs: []program{{"runc", "github.com/opencontainers/runc", 25}},
 	}, {
-		Name: "cni", Dir: module("runc"), LDFlags: strip,
+		Name: "cni", Use: withReal, Dir: module("runc"), LDFlags: strip,
 		Programs: []program{
 			{"bridge", "github.com/containernetworking/plugins/plugins/main/bridge", 8},
 			{"host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local", 3},
 			{"loopback", "github.com/containernetworking/plugins/plugins/main/loopback", 3},
 		},
 	}, {
-		Name: "own", Dir: filepath.Dir(root), LDFlags: strip,
-		Sources: []string{
-			filepath.Join(root, "internal"), filepath.Join(root, "cmd", "supervisor"), filepath.Join(root, "cmd", "pause"),
-			filepath.Join(root, "cmd", "runc-noseccomp"),
-		},
+		Name: "kwok", Use: withSimulated, Dir: module("kwok"), LDFlags: strip,
+		Programs: []program{{"kwok", "sigs.k8s.io/kwok/cmd/kwok", 80}},
+	}, {
+		Name: "argo-rollouts", Use: addOn, Dir: module("argo-rollouts"), LDFlags: strip,
+		Programs: []program{{"rollouts-controller", "github.com/argoproj/argo-rollouts/cmd/rollouts-controller", 200}},
+	}, {
+		Name: "supervisor", Dir: filepath.Dir(root), LDFlags: strip,
+		Sources:  []string{ownInternal, filepath.Join(root, "cmd", "supervisor")},
+		Programs: []program{{"supervisor", own + "supervisor", 8}},
+	}, {
+		Name: "own", Use: withReal, Dir: filepath.Dir(root), LDFlags: strip,
+		Sources: []string{ownInternal, filepath.Join(root, "cmd", "pause"), filepath.Join(root, "cmd", "runc-noseccomp")},
 		Programs: []program{
-			{"supervisor", own + "supervisor", 8},
 			{"pause", own + "pause", 2},
 			{"runc-noseccomp", own + "runc-noseccomp", 2},
 		},
@@ -180,20 +219,55 @@ func Build(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, err = build(ctx, o.Kubernetes, NewProgress(o.Out))
+	_, err = build(ctx, o.Kubernetes, NewProgress(o.Out), o.Node.uses()...)
 	return err
 }
 
-func build(ctx context.Context, kubernetes string, progress *Progress) (binaries, error) {
+// AddOn builds, where that is missing, a program that runs in a cluster but is no part of it, such as another project's
+// controller. It returns the program's file and the folder of the module it comes from, with its manifests.
+func AddOn(ctx context.Context, name string, out io.Writer) (program, moduleDir string, err error) {
+	root, err := sourceDir()
+	if err != nil {
+		return "", "", err
+	}
+	all, err := pins(root, DefaultKubernetes)
+	if err != nil {
+		return "", "", err
+	}
+	i := slices.IndexFunc(all, func(p pin) bool { return p.Use == addOn && p.Name == name })
+	if i < 0 {
+		return "", "", fmt.Errorf("%q is no add-on that is pinned here", name)
+	}
+	p := all[i]
+	built, err := buildAll(ctx, []pin{p}, NewProgress(out))
+	if err != nil {
+		return "", "", err
+	}
+	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Module.Dir}}", p.Programs[0].Package)
+	list.Dir, list.Env = p.Dir, p.environment()
+	dir, err := list.Output()
+	if err != nil {
+		return "", "", fmt.Errorf("finding the module of %s: %w", name, withStderr(err))
+	}
+	return built[p.Programs[0].Name], strings.TrimSpace(string(dir)), nil
+}
+
+func build(ctx context.Context, kubernetes string, progress *Progress, uses ...use) (binaries, error) {
 	root, err := sourceDir()
 	if err != nil {
 		return nil, err
 	}
-	cache, err := cacheDir()
+	all, err := pins(root, kubernetes)
 	if err != nil {
 		return nil, err
 	}
-	all, err := pins(root, kubernetes)
+	all = slices.DeleteFunc(all, func(p pin) bool { return !slices.Contains(uses, p.Use) })
+	return buildAll(ctx, all, progress)
+}
+
+// buildAll builds those pins that are not in the cache folder yet.
+func buildAll(ctx context.Context, all []pin, progress *Progress) (binaries, error) {
+	cache, err := cacheDir()
 	if err != nil {
 		return nil, err
 	}
@@ -224,9 +298,9 @@ func build(ctx context.Context, kubernetes string, progress *Progress) (binaries
 	if count == 0 {
 		return built, nil
 	}
-	if count > 3 { // more than this repository's own
-		progress.Note(fmt.Sprintf("%d programs to build once, about %s on %d cores, less where Go's build cache helps; they are kept in %s",
-			count, short(estimate(seconds)), runtime.GOMAXPROCS(0), filepath.Join(cache, "bin")))
+	if seconds > 20 { // more than this repository's own
+		progress.Note(fmt.Sprintf("%s to build once, about %s on %d cores, less where Go's build cache helps; kept in %s",
+			plural(count, "program"), short(estimate(seconds)), runtime.GOMAXPROCS(0), filepath.Join(cache, "bin")))
 	}
 	n := 0
 	for _, p := range missing {
@@ -235,6 +309,13 @@ func build(ctx context.Context, kubernetes string, progress *Progress) (binaries
 		}
 	}
 	return built, nil
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // estimate scales what was measured on two cores to the cores at hand. Compiling, most of the work, runs in parallel.

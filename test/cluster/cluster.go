@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ type Options struct {
 	Name       string    // default "default"; two clusters may run side by side under two names
 	Dir        string    // folder of its state; default $POD_RESIZER_CLUSTER_DIR, else one in the user's cache folder
 	Kubernetes string    // default DefaultKubernetes
+	Node       Node      // default Real where that is possible, else Simulated
 	Out        io.Writer // progress for a person; default none
 }
 
@@ -54,6 +56,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Kubernetes == "" {
 		o.Kubernetes = DefaultKubernetes
+	}
+	if o.Node == "" {
+		o.Node, _ = ChooseNode()
+	}
+	if !slices.Contains([]Node{Real, Simulated, Both}, o.Node) {
+		return o, fmt.Errorf("node %q: use %s, %s or %s", o.Node, Real, Simulated, Both)
 	}
 	if o.Dir == "" {
 		cache, err := cacheDir()

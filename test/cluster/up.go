@@ -55,7 +55,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 		return c, fmt.Errorf("%w in %s", ErrUp, o.Dir)
 	}
 	progress := NewProgress(o.Out)
-	binaries, err := build(ctx, o.Kubernetes, progress)
+	binaries, err := build(ctx, o.Kubernetes, progress, o.Node.uses()...)
 	if err != nil {
 		return nil, err
 	}

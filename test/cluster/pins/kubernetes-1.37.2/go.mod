@@ -1,4 +1,4 @@
-module pod-resizer/test/cluster/pins/kubernetes
+module pod-resizer/test/cluster/pins/kubernetes-1.37.2
 
 go 1.26.0
 
