@@ -1,8 +1,10 @@
-// Package cluster builds and runs a real Kubernetes cluster of one node from Go modules alone: API server, controller
-// manager, scheduler, kubelet, etcd, containerd and runc, with no distribution package, registry or docker.
+// Package cluster builds and runs a Kubernetes cluster from Go modules alone, with no distribution package, registry or
+// docker: API server, controller manager, scheduler and etcd; a real node with kubelet, containerd and runc; simulated
+// nodes that KWOK plays; or both.
 //
-// All of it lives under one supervisor process, PID 1 of namespaces of its own. The host sees that process tree, a
-// cgroup subtree, one folder and one port on loopback; with the supervisor gone, the kernel takes the rest away.
+// With a real node, all of it lives under one supervisor process, PID 1 of namespaces of its own. The host sees that
+// process tree, a cgroup subtree, one folder and one port on loopback; with the supervisor gone, the kernel takes the rest
+// away. With simulated nodes alone it is a handful of plain processes on loopback ports, and needs neither root nor Linux.
 package cluster
 
 import (
@@ -97,7 +99,7 @@ func Open(o Options) (*Cluster, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	if !s.Ready || !s.Supervisor.alive() {
+	if !s.Ready || !s.Supervisor.Alive() {
 		return nil, fmt.Errorf("%w (looked in %s): start it with `make cluster-up`", ErrNotUp, o.Dir)
 	}
 	return &Cluster{dir: o.Dir, state: s}, nil
@@ -134,6 +136,9 @@ func (c *Cluster) Dir() string { return c.dir }
 
 // Kubernetes is the version that runs.
 func (c *Cluster) Kubernetes() string { return c.state.Kubernetes }
+
+// Node says what runs its pods.
+func (c *Cluster) Node() Node { return c.state.Node }
 
 // Kubeconfig is the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, kubeconfigFile) }
@@ -174,9 +179,11 @@ type Status struct {
 	Reason     string    `json:"reason,omitempty"` // why it is not up or not healthy
 	Dir        string    `json:"dir"`
 	Kubernetes string    `json:"kubernetes,omitempty"`
+	Node       Node      `json:"node,omitempty"`
 	Server     string    `json:"server,omitempty"`
 	Kubeconfig string    `json:"kubeconfig,omitempty"`
-	NodeReady  bool      `json:"nodeReady"`
+	Nodes      int       `json:"nodes"`
+	NodesReady bool      `json:"nodesReady"` // all of them
 	Pods       int       `json:"pods"`
 	PID        int       `json:"pid,omitempty"` // of the supervisor
 	Started    time.Time `json:"started,omitzero"`
@@ -198,7 +205,7 @@ func ReadStatus(ctx context.Context, o Options) (Status, error) {
 		return status, nil
 	}
 	status = Status{
-		Name: c.state.Name, Up: true, Dir: c.dir, Kubernetes: c.state.Kubernetes, Server: c.state.Server,
+		Name: c.state.Name, Up: true, Dir: c.dir, Kubernetes: c.state.Kubernetes, Node: c.state.Node, Server: c.state.Server,
 		Kubeconfig: c.Kubeconfig(), PID: c.state.Supervisor.PID, Started: c.state.Started,
 	}
 	if err := c.ask(ctx, &status); err != nil {
@@ -213,9 +220,11 @@ func (c *Cluster) ask(ctx context.Context, status *Status) error {
 	if err != nil {
 		return err
 	}
-	if status.NodeReady, err = nodeReady(ctx, client); err != nil {
+	status.Nodes = c.state.Node.count()
+	if err := nodesReady(ctx, client, status.Nodes); err != nil {
 		return err
 	}
+	status.NodesReady = true
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("listing pods: %w", err)

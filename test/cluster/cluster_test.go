@@ -91,9 +91,30 @@ func TestHashChangesWithWhateverDecidesTheBinaries(t *testing.T) {
 }
 
 func TestUnknownKubernetesNamesThePinnedOnes(t *testing.T) {
-	_, err := pins("/", "1.2.3")
-	if err == nil || !strings.Contains(err.Error(), DefaultKubernetes) {
+	root, err := sourceDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pins(root, "1.2.3")
+	if err == nil || !strings.Contains(err.Error(), "1.36.3, "+DefaultKubernetes) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAPinsFolderIsNamedAfterItsVersion(t *testing.T) {
+	root, err := sourceDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Versions()
+	if err != nil || !slices.Contains(all, DefaultKubernetes) {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for _, version := range all {
+		mod, err := os.ReadFile(filepath.Join(root, "pins", "kubernetes-"+version, "go.mod"))
+		if err != nil || !strings.Contains(string(mod), "\tk8s.io/kubernetes v"+version+" ") {
+			t.Errorf("pins/kubernetes-%s/go.mod pins another version: %v", version, err)
+		}
 	}
 }
 
@@ -122,25 +143,6 @@ func TestReadQuota(t *testing.T) {
 				t.Errorf("got %+v (%dm), %v; want %+v (%dm)", got, got.MilliCPU(), err, c.want, c.milli)
 			}
 		})
-	}
-}
-
-func TestParseStatCopesWithAnyProgramName(t *testing.T) {
-	stat := "42 (a) b (c)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2"
-	if state, start, err := parseStat(stat); state != "S" || start != 987654 || err != nil {
-		t.Errorf("got %q, %d, %v", state, start, err)
-	}
-}
-
-func TestAReusedPidIsNotAlive(t *testing.T) {
-	me, err := identify(os.Getpid())
-	if err != nil || !me.alive() {
-		t.Fatalf("this process: %+v, %v", me, err)
-	}
-	for _, other := range []process{{PID: me.PID, Start: me.Start + 1, Boot: me.Boot}, {PID: me.PID, Start: me.Start, Boot: "x"}, {}} {
-		if other.alive() {
-			t.Errorf("%+v counts as alive", other)
-		}
 	}
 }
 

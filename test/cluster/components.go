@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	_ "embed"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +15,8 @@ import (
 	"pod-resizer/test/cluster/internal/supervise"
 )
 
-// Addresses inside the cluster's own network namespace: two clusters do not meet, so all of them use the same ones.
+// Names and addresses of a real node. They are inside the cluster's own network namespace: two clusters do not meet, so
+// all of them use the same ones.
 const (
 	nodeName    = "node"
 	bridgeName  = "cni0"
@@ -20,17 +24,39 @@ const (
 	nodeIP      = "10.244.0.1" // the bridge; a kubelet takes no loopback address
 	serviceCIDR = "10.96.0.0/16"
 	serviceIP   = "10.96.0.1" // the `kubernetes` Service: an address of the node, so that pods need no kube-proxy
-	apiServer   = "127.0.0.1:443"
-	etcdURL     = "http://127.0.0.1:2379"
 
 	containerdSocket = "/run/containerd/containerd.sock"
 	pauseImage       = "localhost/pause:1"
 )
 
+// ports are those of the control plane, on 127.0.0.1.
+type ports struct{ apiServer, etcd, etcdPeer int }
+
+// choosePorts takes the usual ones where the cluster has a network of its own, else some that are free at this moment.
+func choosePorts(ctx context.Context, node Node) (ports, error) {
+	if node.real() {
+		return ports{443, 2379, 2380}, nil
+	}
+	var free []int
+	for range 3 {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return ports{}, fmt.Errorf("finding a free port: %w", err)
+		}
+		defer l.Close() // not before all are found, so that they differ
+		free = append(free, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports{free[0], free[1], free[2]}, nil
+}
+
+func local(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
 // config writes certificates and configuration files and says what the supervisor is to run.
 type config struct {
 	dir      string // the cluster's folder
 	name     string
+	node     Node
+	ports    ports
 	server   string // the API server's URL on the host
 	binaries binaries
 }
@@ -41,7 +67,8 @@ func (c config) path(elem ...string) string {
 
 func (c config) write() error {
 	for _, d := range []string{
-		pkiDir, filepath.Join(configDir, "cni"), logsDir, tmpDir, etcdDir, containerdDir, kubeletDir, cniDir, podLogsDir,
+		filepath.Join(pkiDir, besideDir), filepath.Join(configDir, "cni"), logsDir, tmpDir, etcdDir, containerdDir, kubeletDir, cniDir,
+		podLogsDir,
 	} {
 		if err := os.MkdirAll(c.path(d), 0o700); err != nil {
 			return fmt.Errorf("making the cluster's folder: %w", err)
@@ -61,6 +88,8 @@ func (c config) write() error {
 		{File: "front-proxy-client", Name: "front-proxy-client"},
 		{File: "controller-manager", Name: "system:kube-controller-manager"},
 		{File: "scheduler", Name: "system:kube-scheduler"},
+		{File: "kwok", Name: "kwok", Groups: []string{"system:masters"}}, // it plays kubelets, and there is no role for that
+		{File: filepath.Join(besideDir, "tls"), Name: "beside", Hosts: []string{"127.0.0.1", "localhost"}},
 		{File: "admin", Name: "admin", Groups: []string{"system:masters"}},
 	} {
 		if err := ca.issue(id); err != nil {
@@ -74,8 +103,8 @@ func (c config) write() error {
 	if err := writeKey(c.path(pkiDir, "service-account.key"), key); err != nil {
 		return err
 	}
-	for _, who := range []string{"kubelet", "controller-manager", "scheduler"} {
-		if err := ca.writeKubeconfig(c.path(configDir, who+".kubeconfig"), "https://"+apiServer, who); err != nil {
+	for _, who := range []string{"kubelet", "controller-manager", "scheduler", "kwok"} {
+		if err := ca.writeKubeconfig(c.path(configDir, who+".kubeconfig"), "https://"+local(c.ports.apiServer), who); err != nil {
 			return err
 		}
 	}
@@ -86,6 +115,7 @@ func (c config) write() error {
 		"containerd.toml": c.containerdConfig(),
 		"kubelet.yaml":    c.kubeletConfig(),
 		"audit.yaml":      auditPolicy,
+		"stages.yaml":     stages,
 		"cni/10-pods.conflist": fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{
   "type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": false,
   "ipam": {"type": "host-local", "dataDir": "/var/lib/cni/networks", "ranges": [[{"subnet": %q, "gateway": %q}]],
@@ -99,8 +129,12 @@ func (c config) write() error {
 	return nil
 }
 
+// spec puts a cluster with a real node into a machine of its own.
 func (c config) spec() supervise.Spec {
-	return supervise.Spec{
+	if !c.node.real() {
+		return supervise.Spec{Components: c.components(), Processes: c.path(processesFile), Socket: c.path(socketFile)}
+	}
+	return supervise.Spec{Components: c.components(), Isolation: &supervise.Isolation{
 		Hostname: nodeName,
 		Cgroup:   cgroupName(c.name),
 		// What these programs keep goes to their usual places, which only the cluster sees.
@@ -119,35 +153,28 @@ func (c config) spec() supervise.Spec {
 		Bridge:     bridgeName,
 		BridgeAddr: nodeIP + "/24",
 		LocalAddrs: []string{serviceIP + "/32"},
-		Proxy:      apiServer,
-		Components: c.components(),
-	}
+		Proxy:      local(c.ports.apiServer),
+	}}
 }
 
 func (c config) components() []supervise.Component {
 	pki := func(file string) string { return c.path(pkiDir, file) }
 	kubeconfig := func(who string) string { return "--kubeconfig=" + c.path(configDir, who+".kubeconfig") }
+	etcd, peer, apiServer := "http://"+local(c.ports.etcd), "http://"+local(c.ports.etcdPeer), local(c.ports.apiServer)
 	all := []supervise.Component{{
 		Name: "etcd",
 		Args: []string{
 			"--name=default", "--data-dir=" + c.path(etcdDir),
 			"--unsafe-no-fsync", // the data need not survive a power cut
-			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
-			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
-			"--initial-cluster=default=http://127.0.0.1:2380",
+			"--listen-client-urls=" + etcd, "--advertise-client-urls=" + etcd,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
 		},
-		Ready: "tcp://127.0.0.1:2379",
-	}, {
-		Name:  "containerd",
-		Args:  []string{"--config=" + c.path(configDir, "containerd.toml")},
-		Ready: "unix://" + containerdSocket,
+		Ready: "tcp://" + local(c.ports.etcd),
 	}, {
 		Name:  "kube-apiserver",
 		After: []string{"etcd"},
 		Args: []string{
-			"--etcd-servers=" + etcdURL,
-			// Reachable from pods at serviceIP, and from nowhere else: the network namespace has no way out.
-			"--bind-address=0.0.0.0", "--secure-port=443", "--advertise-address=" + nodeIP,
+			"--etcd-servers=" + etcd, fmt.Sprintf("--secure-port=%d", c.ports.apiServer),
 			"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
 			"--client-ca-file=" + pki("ca.crt"),
 			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
@@ -171,7 +198,7 @@ func (c config) components() []supervise.Component {
 		Name:  "kube-controller-manager",
 		After: []string{"kube-apiserver"},
 		Args: []string{
-			kubeconfig("controller-manager"), "--leader-elect=false", "--use-service-account-credentials=true",
+			kubeconfig("controller-manager"), "--leader-elect=false", "--secure-port=0", "--use-service-account-credentials=true",
 			// At its default of 20 requests a second it spends 5 s on its own start.
 			"--kube-api-qps=1000", "--kube-api-burst=1000",
 			"--service-account-private-key-file=" + pki("service-account.key"), "--root-ca-file=" + pki("ca.crt"),
@@ -180,15 +207,41 @@ func (c config) components() []supervise.Component {
 	}, {
 		Name:  "kube-scheduler",
 		After: []string{"kube-apiserver"},
-		Args:  []string{kubeconfig("scheduler"), "--leader-elect=false"},
-	}, {
-		Name:  "kubelet",
-		After: []string{"kube-apiserver", "containerd"},
 		Args: []string{
-			kubeconfig("kubelet"), "--config=" + c.path(configDir, "kubelet.yaml"),
-			"--hostname-override=" + nodeName, "--node-ip=" + nodeIP,
+			kubeconfig("scheduler"), "--leader-elect=false", "--secure-port=0",
+			"--kube-api-qps=1000", "--kube-api-burst=1000", // at its default of 50, thousands of pods wait for it
 		},
 	}}
+	server := &all[1]
+	if c.node.real() {
+		// Reachable from pods at serviceIP, and from nowhere else: the network namespace has no way out.
+		server.Args = append(server.Args, "--bind-address=0.0.0.0", "--advertise-address="+nodeIP)
+		all = append(all, supervise.Component{
+			Name:  "containerd",
+			Args:  []string{"--config=" + c.path(configDir, "containerd.toml")},
+			Ready: "unix://" + containerdSocket,
+		}, supervise.Component{
+			Name:  "kubelet",
+			After: []string{"kube-apiserver", "containerd"},
+			Args: []string{
+				kubeconfig("kubelet"), "--config=" + c.path(configDir, "kubelet.yaml"),
+				"--hostname-override=" + nodeName, "--node-ip=" + nodeIP,
+			},
+		})
+	} else {
+		// No pod needs the `kubernetes` Service, and no endpoint may be a loopback address.
+		server.Args = append(server.Args, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none")
+	}
+	if c.node.simulated() {
+		all = append(all, supervise.Component{
+			Name:  "kwok",
+			After: []string{"kube-apiserver"},
+			Args: []string{
+				kubeconfig("kwok"), "--config=" + c.path(configDir, "stages.yaml"),
+				"--manage-nodes-with-label-selector=" + SimulatedLabel + "=" + SimulatedValue,
+			},
+		})
+	}
 	env := []string{"PATH=" + strings.Join(append(c.binaries.dirs(), os.Getenv("PATH")), ":"), "TMPDIR=" + c.path(tmpDir), "HOME=" + c.path(tmpDir)}
 	for i := range all {
 		all[i].Path, all[i].Env, all[i].Log = c.binaries[all[i].Name], env, c.path(logsDir, all[i].Name+".log")
@@ -243,6 +296,11 @@ resolvConf: ""
 volumePluginDir: /var/lib/kubelet/volume-plugins
 `, c.path(pkiDir, "ca.crt"), c.path(pkiDir, "kubelet.crt"), c.path(pkiDir, "kubelet.key"), cgroupName(c.name), containerdSocket)
 }
+
+// stages are what simulated nodes and their pods go through.
+//
+//go:embed kwok/stages.yaml
+var stages string
 
 // auditPolicy records who wrote what, which tests count. Leases that nodes renew all the time would only bury it.
 const auditPolicy = `apiVersion: audit.k8s.io/v1

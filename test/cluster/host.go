@@ -1,26 +1,19 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
-
-	"golang.org/x/sys/unix"
 )
 
-// Supported says whether this process may start a cluster, and if not, what to do.
+// Supported says whether this process may start a cluster with a real node, and if not, why.
 func Supported() error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the cluster runs on Linux only, not on %s: use a Linux machine or virtual machine", runtime.GOOS)
+		return fmt.Errorf("a real node needs Linux, and this is %s", runtime.GOOS)
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("the cluster needs root, for namespaces and cgroups: run the same command with sudo env \"PATH=$PATH\" in front")
+		return errors.New("a real node needs root, for namespaces and cgroups (put sudo env \"PATH=$PATH\" in front of the same command)")
 	}
 	return nil
-}
-
-// onOverlay says whether dir lies on an overlay file system.
-func onOverlay(dir string) bool {
-	var fs unix.Statfs_t
-	return unix.Statfs(dir, &fs) == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC
 }

@@ -12,15 +12,20 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"pod-resizer/test/cluster/internal/process"
 )
 
 // The entries of a cluster's folder. Nothing else in it is ever removed.
 const (
 	stateFile      = "state.json" // also marks the folder as a cluster's
 	specFile       = "supervisor.json"
+	processesFile  = "processes.json"
+	socketFile     = "supervisor.sock"
 	kubeconfigFile = "kubeconfig"
 	auditFile      = "audit.log"
 	pkiDir         = "pki"
+	besideDir      = "beside" // in pki: tls.crt and tls.key for programs that run beside the cluster
 	configDir      = "config"
 	logsDir        = "logs"
 	tmpDir         = "tmp"
@@ -33,20 +38,21 @@ const (
 
 func entries() []string {
 	return []string{
-		specFile, kubeconfigFile, auditFile, pkiDir, configDir, logsDir, tmpDir, etcdDir, containerdDir, kubeletDir,
+		specFile, processesFile, socketFile, kubeconfigFile, auditFile, pkiDir, configDir, logsDir, tmpDir, etcdDir, containerdDir, kubeletDir,
 		cniDir, podLogsDir, stateFile,
 	}
 }
 
 // state is what one run has to tell the next.
 type state struct {
-	Name       string    `json:"name"`
-	Kubernetes string    `json:"kubernetes"`
-	Server     string    `json:"server,omitempty"`
-	Supervisor process   `json:"supervisor,omitzero"`
-	Ctr        string    `json:"ctr,omitempty"` // the program that talks to containerd
-	Ready      bool      `json:"ready"`         // up has finished
-	Started    time.Time `json:"started"`
+	Name       string          `json:"name"`
+	Kubernetes string          `json:"kubernetes"`
+	Server     string          `json:"server,omitempty"`
+	Node       Node            `json:"node"`
+	Supervisor process.Process `json:"supervisor,omitzero"`
+	Ctr        string          `json:"ctr,omitempty"` // the program that talks to containerd
+	Ready      bool            `json:"ready"`         // up has finished
+	Started    time.Time       `json:"started"`
 }
 
 func readState(dir string) (state, error) {
@@ -59,6 +65,22 @@ func readState(dir string) (state, error) {
 		return s, fmt.Errorf("reading the cluster's state %s: %w", filepath.Join(dir, stateFile), err)
 	}
 	return s, nil
+}
+
+// readProcesses lists the plain processes that a supervisor recorded; none if there is no record.
+func readProcesses(dir string) ([]process.Process, error) {
+	b, err := os.ReadFile(filepath.Join(dir, processesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the cluster's processes: %w", err)
+	}
+	var all []process.Process
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, fmt.Errorf("reading the cluster's processes %s: %w", filepath.Join(dir, processesFile), err)
+	}
+	return all, nil
 }
 
 // write replaces the state file in one step, so that a kill in between leaves the old one and not half of the new.
@@ -116,7 +138,7 @@ func claim(dir string) error {
 // clear removes what a cluster left in its folder, except what keep names.
 func clear(dir string, keep ...string) error {
 	var errs []error
-	for _, e := range append(entries(), stateFile+".new") {
+	for _, e := range append(entries(), stateFile+".new", processesFile+".new") {
 		if !slices.Contains(keep, e) {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e)))
 		}

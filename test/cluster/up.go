@@ -14,12 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"pod-resizer/test/cluster/internal/cgroup"
+	"pod-resizer/test/cluster/internal/process"
 	"pod-resizer/test/cluster/internal/supervise"
 )
 
@@ -29,7 +27,7 @@ const (
 	// cleanupTimeout bounds what follows Ctrl-C or a failure: kill, rmdir, remove files; a second as a rule.
 	cleanupTimeout = 30 * time.Second
 	// startEstimate is what `up` takes on two cores once everything is built.
-	startEstimate = 12 * time.Second
+	startEstimate = 8 * time.Second
 )
 
 // Up builds what is missing and starts the cluster; it returns when the node is Ready and pods can be created. The
@@ -40,8 +38,8 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Supported(); err != nil {
-		return nil, err
+	if err := Supported(); err != nil && o.Node.real() {
+		return nil, fmt.Errorf("%w; or choose simulated nodes, NODE=%s", err, Simulated)
 	}
 	if err := claim(o.Dir); err != nil {
 		return nil, err
@@ -77,18 +75,25 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 func start(ctx context.Context, o Options, binaries binaries, progress *Progress) (*Cluster, error) {
 	began := time.Now()
 	// The state file comes first: it marks the folder as ours.
-	c := &Cluster{dir: o.Dir, state: state{Name: o.Name, Kubernetes: o.Kubernetes, Started: began.UTC(), Ctr: binaries["ctr"]}}
+	c := &Cluster{dir: o.Dir, state: state{Name: o.Name, Kubernetes: o.Kubernetes, Node: o.Node, Started: began.UTC(), Ctr: binaries["ctr"]}}
 	if err := c.state.write(o.Dir); err != nil {
 		return nil, err
 	}
-	// Made here, in the host's network namespace, and handed on.
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	ports, err := choosePorts(ctx, o.Node)
 	if err != nil {
-		return nil, fmt.Errorf("opening a port for the API server: %w", err)
+		return nil, err
 	}
-	defer l.Close()
-	c.state.Server = "https://" + l.Addr().String()
-	config := config{dir: o.Dir, name: o.Name, server: c.state.Server, binaries: binaries}
+	address := local(ports.apiServer)
+	var listening *os.File
+	if o.Node.real() {
+		// Made here, in the host's network namespace, and handed on.
+		if listening, address, err = listen(ctx); err != nil {
+			return nil, err
+		}
+		defer listening.Close()
+	}
+	c.state.Server = "https://" + address
+	config := config{dir: o.Dir, name: o.Name, node: o.Node, ports: ports, server: c.state.Server, binaries: binaries}
 	if err := config.write(); err != nil {
 		return nil, err
 	}
@@ -99,7 +104,7 @@ func start(ctx context.Context, o Options, binaries binaries, progress *Progress
 	if err := os.WriteFile(filepath.Join(o.Dir, specFile), spec, 0o600); err != nil {
 		return nil, fmt.Errorf("writing the supervisor's spec: %w", err)
 	}
-	events, err := c.startSupervisor(l, binaries["supervisor"])
+	events, err := c.startSupervisor(listening, binaries["supervisor"])
 	if err != nil {
 		return nil, err
 	}
@@ -112,11 +117,11 @@ func start(ctx context.Context, o Options, binaries binaries, progress *Progress
 	if err := c.follow(ctx, events, config.spec().Components, binaries["pause"], progress); err != nil {
 		return nil, err
 	}
-	nodeBegan := time.Now()
-	if err := c.awaitNode(ctx, events); err != nil {
+	nodesBegan := time.Now()
+	if err := c.awaitNodes(ctx, events); err != nil {
 		return nil, err
 	}
-	progress.Note(fmt.Sprintf("  node ready %s after the kubelet's start", short(time.Since(nodeBegan))))
+	progress.Note(fmt.Sprintf("  %s ready after %s", plural(o.Node.count(), "node"), short(time.Since(nodesBegan))))
 	c.state.Ready = true
 	if err := c.state.write(o.Dir); err != nil {
 		return nil, err
@@ -125,13 +130,23 @@ func start(ctx context.Context, o Options, binaries binaries, progress *Progress
 	return c, nil
 }
 
-// startSupervisor starts PID 1 of the new namespaces, records who it is, and only then lets it go on.
-func (c *Cluster) startSupervisor(l net.Listener, program string) (<-chan supervise.Event, error) {
-	listening, err := l.(*net.TCPListener).File()
+// listen opens a port of the host's for the API server.
+func listen(ctx context.Context) (listening *os.File, address string, err error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("handing on the API server's port: %w", err)
+		return nil, "", fmt.Errorf("opening a port for the API server: %w", err)
 	}
-	defer listening.Close()
+	defer l.Close() // File is a copy
+	listening, err = l.(*net.TCPListener).File()
+	if err != nil {
+		return nil, "", fmt.Errorf("handing on the API server's port: %w", err)
+	}
+	return listening, l.Addr().String(), nil
+}
+
+// startSupervisor starts the supervisor, with a real node as PID 1 of new namespaces, records who it is, and only then lets
+// it go on.
+func (c *Cluster) startSupervisor(listening *os.File, program string) (<-chan supervise.Event, error) {
 	controlRead, controlWrite, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("making the supervisor's pipes: %w", err)
@@ -150,20 +165,22 @@ func (c *Cluster) startSupervisor(l net.Listener, program string) (<-chan superv
 
 	cmd := exec.Command(program, filepath.Join(c.dir, specFile)) //nolint:noctx // it lives on when Up has returned
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
-	cmd.ExtraFiles = []*os.File{listening, controlRead, eventsWrite} // ListenerFD, ControlFD, EventsFD
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid: true, // a Ctrl-C on the terminal is the launcher's to handle
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS |
-			syscall.CLONE_NEWIPC,
+	cmd.ExtraFiles = []*os.File{controlRead, eventsWrite} // ControlFD, EventsFD
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}  // a Ctrl-C on the terminal is the launcher's to handle
+	hint := ""
+	if c.state.Node.real() {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, listening) // ListenerFD
+		isolated(cmd.SysProcAttr)
+		hint = " in namespaces of its own (in a container, run it privileged)"
 	}
 	if err := cmd.Start(); err != nil {
 		controlWrite.Close()
 		eventsRead.Close()
-		return nil, fmt.Errorf("starting the supervisor in namespaces of its own: %w (in a container, run it privileged)", err)
+		return nil, fmt.Errorf("starting the supervisor%s: %w", hint, err)
 	}
 	go func() { _ = cmd.Wait() }() // its log and its last event tell why it ended
 	c.control = controlWrite
-	if c.state.Supervisor, err = identify(cmd.Process.Pid); err == nil {
+	if c.state.Supervisor, err = process.Identify(cmd.Process.Pid); err == nil {
 		err = c.state.write(c.dir)
 	}
 	if err == nil {
@@ -195,6 +212,9 @@ func detach(control *os.File) error {
 // follow reports the components' start and loads the sandbox image as soon as containerd takes it.
 func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, components []supervise.Component, pause string, progress *Progress) error {
 	loaded := make(chan error, 1)
+	if !c.state.Node.real() {
+		loaded <- nil
+	}
 	ready := map[string]bool{}
 	for len(ready) < len(components) {
 		select {
@@ -242,22 +262,22 @@ func lastWords(dir string) string {
 	return file + " ends with\n" + supervise.Tail(file)
 }
 
-// awaitNode waits until pods can be created and run: the node is Ready and the default ServiceAccount exists.
-func (c *Cluster) awaitNode(ctx context.Context, events <-chan supervise.Event) error {
+// awaitNodes waits until pods can be created and run: the nodes are Ready and the default ServiceAccount exists.
+func (c *Cluster) awaitNodes(ctx context.Context, events <-chan supervise.Event) error {
 	client, err := c.Client()
 	if err != nil {
 		return err
 	}
+	if err := c.state.Node.createNodes(ctx, client); err != nil {
+		return err
+	}
 	deadline := time.After(nodeTimeout)
-	var last error
 	for {
-		var ready bool
-		if ready, last = nodeReady(ctx, client); ready {
-			_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
-			if err == nil {
+		err := nodesReady(ctx, client, c.state.Node.count())
+		if err == nil {
+			if _, err = client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{}); err == nil {
 				return nil
 			}
-			last = err
 		}
 		select {
 		case <-ctx.Done():
@@ -265,30 +285,10 @@ func (c *Cluster) awaitNode(ctx context.Context, events <-chan supervise.Event) 
 		case e := <-events:
 			return c.ended(e)
 		case <-deadline:
-			return fmt.Errorf("waiting %s for the node to be Ready: %w\nthe kubelet's log ends with\n%s",
-				nodeTimeout, last, supervise.Tail(filepath.Join(c.Logs(), "kubelet.log")))
+			return fmt.Errorf("waiting %s for the nodes to be Ready: %w\nlogs: %s", nodeTimeout, err, c.Logs())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-}
-
-func nodeReady(ctx context.Context, client kubernetes.Interface) (bool, error) {
-	node, err := client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, errors.New("the kubelet has not registered the node")
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading the node: %w", err)
-	}
-	for _, cond := range node.Status.Conditions {
-		if cond.Type == corev1.NodeReady {
-			if cond.Status == corev1.ConditionTrue {
-				return true, nil
-			}
-			return false, fmt.Errorf("the node is not ready: %s", cond.Message)
-		}
-	}
-	return false, errors.New("the kubelet has not reported on the node")
 }
 
 // Down ends the cluster that Options name, whichever process started it, and removes every trace of it. Where nothing
@@ -332,23 +332,41 @@ func cleanUp(ctx context.Context, o Options, keep ...string) error {
 	if s.Name == "" {
 		s.Name = o.Name
 	}
-	if s.Supervisor.PID != 0 {
-		if err := s.Supervisor.kill(ctx); err != nil {
+	if err := s.Supervisor.Kill(ctx); err != nil {
+		return err
+	}
+	// Those of a supervisor that a kill -9 kept from ending them.
+	left, err := readProcesses(o.Dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range left {
+		if err := p.Kill(ctx); err != nil {
 			return err
 		}
 	}
+	// Where no real node can be, there are no cgroups, either.
+	if Supported() == nil {
+		if err := removeCgroups(ctx, o, s.Name); err != nil {
+			return err
+		}
+	}
+	return clear(o.Dir, keep...)
+}
+
+func removeCgroups(ctx context.Context, o Options, name string) error {
 	hierarchies, err := cgroup.Hierarchies()
 	if err != nil {
 		return err
 	}
-	pids, err := cgroup.Processes(hierarchies, cgroupName(s.Name))
+	pids, err := cgroup.Processes(hierarchies, cgroupName(name))
 	// After a kill -9 of the supervisor, the kernel is still busy with the containers, which lie in namespaces of their own.
 	for until := time.Now().Add(dyingTimeout); err == nil && len(pids) > 0 && time.Now().Before(until); {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the end of processes %s: %w", strings.Join(pids, " "), ctx.Err())
 		case <-time.After(20 * time.Millisecond):
-			pids, err = cgroup.Processes(hierarchies, cgroupName(s.Name))
+			pids, err = cgroup.Processes(hierarchies, cgroupName(name))
 		}
 	}
 	if err != nil {
@@ -356,10 +374,7 @@ func cleanUp(ctx context.Context, o Options, keep ...string) error {
 	}
 	if len(pids) > 0 {
 		return fmt.Errorf("cgroup %s holds processes (%s) that %s knows nothing of: another cluster of that name runs from another folder; choose another --name",
-			cgroupName(s.Name), strings.Join(pids, " "), o.Dir)
+			cgroupName(name), strings.Join(pids, " "), o.Dir)
 	}
-	if err := cgroup.Remove(ctx, hierarchies, cgroupName(s.Name)); err != nil {
-		return err
-	}
-	return clear(o.Dir, keep...)
+	return cgroup.Remove(ctx, hierarchies, cgroupName(name))
 }

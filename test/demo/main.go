@@ -26,9 +26,6 @@ import (
 
 const namespace = "demo"
 
-// patience is how long the demo waits for both pods: four times what the slow one takes.
-const patience = 45 * time.Second
-
 func main() { os.Exit(exitCode()) }
 
 // exitCode is main with deferred calls that happen.
@@ -48,9 +45,11 @@ func command() *cobra.Command {
 		Use:   "demo",
 		Short: "Show a pod's CPU lowered in place, on the running test cluster",
 		Long: `demo deploys pod-resizer and two Deployments into the running test cluster, prints what happens to their pods, and
-checks each claim it makes: its exit code is 0 only if all of them hold. It cleans up what it has deployed.`,
-		Example: `  make demo          # cluster, demo, and everything gone again
-  make demo KEEP=1   # the same, but leave all of it to play with`,
+checks each claim it makes: its exit code is 0 only if all of them hold. It cleans up what it has deployed. On simulated
+nodes it says which columns are simulated, and makes no claim about them.`,
+		Example: `  make demo                  # cluster, demo, and everything gone again
+  make demo NODE=simulated   # the same without root or Linux; nothing runs, the API server is real
+  make demo KEEP=1           # leave all of it to play with`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -65,8 +64,9 @@ checks each claim it makes: its exit code is 0 only if all of them hold. It clea
 	f := cmd.Flags()
 	f.BoolVar(&o.keep, "keep", false, "leave pod-resizer and the two Deployments in the cluster")
 	f.BoolVar(&o.useDeployed, "use-deployed", false, "use the pod-resizer that stands in the cluster, as the tests do")
+	f.DurationVar(&o.patience, "patience", 45*time.Second, "how long to wait for both pods; four times what the slow one takes")
 	f.BoolVar(&o.withoutResizer, "without-resizer", false, "scale pod-resizer to 0 first, so that the demo has to fail")
-	for _, name := range []string{"use-deployed", "without-resizer"} {
+	for _, name := range []string{"use-deployed", "without-resizer", "patience"} {
 		if err := f.MarkHidden(name); err != nil {
 			panic(err) // Only for a flag that does not exist.
 		}
@@ -74,7 +74,10 @@ checks each claim it makes: its exit code is 0 only if all of them hold. It clea
 	return cmd
 }
 
-type options struct{ keep, useDeployed, withoutResizer bool }
+type options struct {
+	keep, useDeployed, withoutResizer bool
+	patience                          time.Duration
+}
 
 func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err error) {
 	client, err := c.Client()
@@ -89,7 +92,7 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 		if !o.keep {
 			defer func() {
 				err = errors.Join(err, cleanUp(ctx, "removing pod-resizer", step, func(ctx context.Context) error {
-					return deploy.Remove(ctx, c, filepath.Join(deploy.Root(), "manifests", "install.yaml"))
+					return deploy.RemoveProduct(ctx, c)
 				}))
 			}()
 		}
@@ -119,7 +122,7 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 	}
 
 	fmt.Fprintln(out)
-	timeline, err := watch(ctx, c, client, out)
+	timeline, err := watch(ctx, c, client, out, o.patience)
 	if err != nil {
 		return err
 	}
@@ -130,10 +133,14 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 		fmt.Fprint(out, "\nTo look around in it: make demo KEEP=1. To install it: README.md, \"Install\".\n\n")
 		return nil
 	}
-	fmt.Fprintf(out, "\nAll of it is still there:\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=%s\n"+
-		"  kubectl -n %s logs -l app.kubernetes.io/name=pod-resizer\n  make cluster-down   # when you have seen enough\n\n"+
+	logs := fmt.Sprintf("kubectl -n %s logs -l app.kubernetes.io/name=pod-resizer", deploy.Namespace)
+	if c.Node() == cluster.Simulated {
+		logs = "cat " + filepath.Join(c.Logs(), deploy.Name+".log")
+	}
+	fmt.Fprintf(out, "\nAll of it is still there:\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=%s\n  %s\n"+
+		"  make cluster-down   # when you have seen enough\n\n"+
 		"test/demo/workloads.yaml shows how to use the sample workload. There is no DNS in the cluster.\n",
-		c.Kubeconfig(), namespace, opted, deploy.Namespace)
+		c.Kubeconfig(), namespace, opted, logs)
 	return nil
 }
 
@@ -161,7 +168,7 @@ func removeNamespace(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // watch applies the workloads and follows their pods until both have ended their start, or patience has.
-func watch(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface, out io.Writer) (*timeline, error) {
+func watch(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface, out io.Writer, patience time.Duration) (*timeline, error) {
 	// Watching begins before the pods exist, so that their first state is seen, too.
 	watcher, err := client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {

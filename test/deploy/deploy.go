@@ -57,8 +57,9 @@ func (s Step) do(text string, f func() error) error {
 	return err
 }
 
-// Product builds pod-resizer from this checkout (race: with Go's race detector), loads it as an image, applies
-// manifests/install.yaml and waits until every replica is ready.
+// Product builds pod-resizer from this checkout (race: with Go's race detector), applies manifests/install.yaml and waits
+// until every replica is ready. On a real node it runs as the manifest says; on simulated nodes, which run nothing, it
+// takes the manifest's Deployment's place as a process of this machine.
 func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) error {
 	flags := []string{"-ldflags", "-s -w -X main.version=v0.1.0"}
 	cgo := "0"
@@ -66,14 +67,32 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 		// The race detector needs cgo, and the image has no libc: link it in. Otherwise built as `go test -race` builds, so
 		// that the two share what is compiled.
 		flags, cgo = []string{"-race", "-ldflags", "-linkmode external -extldflags -static -X main.version=race"}, "1"
+		if c.Node() == cluster.Simulated {
+			flags[2] = "-X main.version=race"
+		}
+	}
+	dir, err := os.MkdirTemp("", "pod-resizer-build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "pod-resizer")
+	if c.Node() == cluster.Simulated {
+		binary = processBinary(c)
 	}
 	if err := step.do("building pod-resizer", func() error {
-		return loadProgram(ctx, c, productImage, Root(), "./cmd/pod-resizer", cgo, flags...)
+		return goBuild(ctx, binary, Root(), "./cmd/pod-resizer", cgo, flags...)
 	}); err != nil {
 		return err
 	}
 	return step.do("deploying pod-resizer", func() error {
-		if err := Apply(ctx, c, filepath.Join(Root(), "manifests", "install.yaml")); err != nil {
+		if c.Node() == cluster.Simulated {
+			return startProcess(ctx, c)
+		}
+		if err := c.LoadImage(ctx, cluster.Image{Ref: productImage, Files: map[string]string{"/pod-resizer": binary}}); err != nil {
+			return err
+		}
+		if err := Apply(ctx, c, Manifest()); err != nil {
 			return err
 		}
 		// Pods of an earlier deployment go on running what the image's name stood for then.
@@ -83,6 +102,19 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 		return AwaitProduct(ctx, c)
 	})
 }
+
+// RemoveProduct takes away what Product has put in.
+func RemoveProduct(ctx context.Context, c *cluster.Cluster) error {
+	if c.Node() == cluster.Simulated {
+		if err := c.RunBeside(ctx); err != nil {
+			return err
+		}
+	}
+	return Remove(ctx, c, Manifest())
+}
+
+// Manifest is the file that installs pod-resizer.
+func Manifest() string { return filepath.Join(Root(), "manifests", "install.yaml") }
 
 func deletePods(ctx context.Context, c *cluster.Cluster) error {
 	client, err := c.Client()
@@ -95,15 +127,30 @@ func deletePods(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
-// Sample builds the sample workload and loads it as an image.
+// Sample builds the sample workload and loads it as an image; simulated nodes run none.
 func Sample(ctx context.Context, c *cluster.Cluster, step Step) error {
+	if c.Node() == cluster.Simulated {
+		return nil
+	}
 	return step.do("building the sample workload", func() error {
-		return loadProgram(ctx, c, SampleImage, filepath.Join(Root(), "test"), "./sample", "0", "-ldflags", "-s -w")
+		dir, err := os.MkdirTemp("", "pod-resizer-build-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		binary := filepath.Join(dir, "sample")
+		if err := goBuild(ctx, binary, filepath.Join(Root(), "test"), "./sample", "0", "-ldflags", "-s -w"); err != nil {
+			return err
+		}
+		return c.LoadImage(ctx, cluster.Image{Ref: SampleImage, Files: map[string]string{"/sample": binary}})
 	})
 }
 
 // Scale sets the number of replicas and waits until it is reached.
 func Scale(ctx context.Context, c *cluster.Cluster, replicas int32) error {
+	if c.Node() == cluster.Simulated {
+		return scaleProcess(ctx, c, replicas)
+	}
 	client, err := c.Client()
 	if err != nil {
 		return err
@@ -122,6 +169,9 @@ func Scale(ctx context.Context, c *cluster.Cluster, replicas int32) error {
 
 // AwaitProduct waits until exactly the wanted replicas are there and ready.
 func AwaitProduct(ctx context.Context, c *cluster.Cluster) error {
+	if c.Node() == cluster.Simulated {
+		return awaitProcess(ctx, c)
+	}
 	client, err := c.Client()
 	if err != nil {
 		return err
@@ -149,7 +199,15 @@ func AwaitProduct(ctx context.Context, c *cluster.Cluster) error {
 
 // Apply applies every document of a manifest, server-side.
 func Apply(ctx context.Context, c *cluster.Cluster, path string) error {
+	return apply(ctx, c, path, func(*unstructured.Unstructured) (bool, error) { return true, nil })
+}
+
+// apply applies those documents for which edit returns true, with the changes that it makes.
+func apply(ctx context.Context, c *cluster.Cluster, path string, edit func(*unstructured.Unstructured) (bool, error)) error {
 	return eachObject(c, path, func(client dynamic.ResourceInterface, object *unstructured.Unstructured) error {
+		if wanted, err := edit(object); err != nil || !wanted {
+			return err
+		}
 		_, err := client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: "deploy", Force: true})
 		return err
 	}, false)
@@ -222,22 +280,15 @@ func read(path string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// loadProgram builds one static program and loads it as an image that holds nothing else.
-func loadProgram(ctx context.Context, c *cluster.Cluster, ref, dir, pkg, cgo string, flags ...string) error {
-	temp, err := os.MkdirTemp("", "pod-resizer-build-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(temp)
-	name := filepath.Base(pkg)
-	binary := filepath.Join(temp, name)
+// goBuild builds one program.
+func goBuild(ctx context.Context, binary, dir, pkg, cgo string, flags ...string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", binary}, append(flags, pkg)...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
 	}
-	return c.LoadImage(ctx, cluster.Image{Ref: ref, Files: map[string]string{"/" + name: binary}})
+	return nil
 }
 
 // Root is the repository's folder, known from where this file was compiled.

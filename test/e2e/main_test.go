@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,7 +78,8 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 	}
 	shared = lab{c, config, client, keys}
 	step := deploy.Steps(os.Stdout)
-	if err := deploy.Product(ctx, c, true, step); err != nil {
+	// Not with simulated nodes: those tests are about thousands of pods, and how long they take.
+	if err := deploy.Product(ctx, c, c.Node() != cluster.Simulated, step); err != nil {
 		return 0, err
 	}
 	if err := deploy.Sample(ctx, c, step); err != nil {
@@ -90,6 +92,16 @@ func run(ctx context.Context, m *testing.M) (int, error) {
 // productIsWell is the last test of all: in the whole run no replica has crashed, nor seen a data race. (The race detector's
 // report is in the log, and ends the process with exit code 66; a test that kills a replica leaves 137.)
 func (l lab) productIsWell(ctx context.Context) error {
+	if l.cluster.Node() == cluster.Simulated {
+		log, err := os.ReadFile(filepath.Join(l.cluster.Logs(), deploy.Name+".log"))
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(log, []byte("DATA RACE")) || bytes.Contains(log, []byte("panic")) {
+			return fmt.Errorf("pod-resizer has found a race or crashed; its log:\n%s", log)
+		}
+		return deploy.AwaitProduct(ctx, l.cluster)
+	}
 	pods, err := l.client.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -136,6 +148,15 @@ func (l lab) namespace(t *testing.T) string {
 	return created.Name
 }
 
+// needsRealNode skips a test that simulated nodes can say nothing about. On a machine that can have a real node, make runs
+// the tests on both kinds.
+func (l lab) needsRealNode(t *testing.T, why string) {
+	t.Helper()
+	if l.cluster.Node() == cluster.Simulated {
+		t.Skipf("needs a real node: %s", why)
+	}
+}
+
 // eventually waits until a condition holds; it says what it last saw if not.
 func eventually(t *testing.T, what string, condition func(context.Context) (bool, string)) {
 	t.Helper()
@@ -167,27 +188,39 @@ type write struct {
 	} `json:"responseStatus"`
 }
 
-// writes are what the product wrote to the pods of a namespace, such as "patch pods/resize 200", in order.
+// String reads "patch pods/resize 200".
+func (w write) String() string {
+	return fmt.Sprintf("%s %s/%s %d", w.Verb, w.ObjectRef.Resource, w.ObjectRef.Subresource, w.ResponseStatus.Code)
+}
+
+// writes are what the product wrote to a pod, in order.
 func (l lab) writes(t *testing.T, namespace, pod string) []string {
+	t.Helper()
+	var all []string
+	for _, w := range l.allWrites(t) {
+		if ref := w.ObjectRef; w.User.Username == account && ref.Resource == "pods" && ref.Namespace == namespace && ref.Name == pod {
+			all = append(all, w.String())
+		}
+	}
+	return all
+}
+
+// allWrites is the audit log.
+func (l lab) allWrites(t *testing.T) []write {
 	t.Helper()
 	file, err := os.Open(l.cluster.AuditLog())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var all []string
+	var all []write
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var w write
-		if err := json.Unmarshal(lines.Bytes(), &w); err != nil {
-			continue // The last line may be half written.
+		if json.Unmarshal(lines.Bytes(), &w) == nil { // The last line may be half written.
+			all = append(all, w)
 		}
-		ref := w.ObjectRef
-		if w.User.Username != account || ref.Resource != "pods" || ref.Namespace != namespace || ref.Name != pod {
-			continue
-		}
-		all = append(all, fmt.Sprintf("%s %s/%s %d", w.Verb, ref.Resource, ref.Subresource, w.ResponseStatus.Code))
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
@@ -198,17 +231,12 @@ func (l lab) writes(t *testing.T, namespace, pod string) []string {
 // metric sums a metric over all replicas; the series is as the exposition has it, such as `a_total{b="c"}`.
 func (l lab) metric(t *testing.T, series string) float64 {
 	t.Helper()
-	pods, err := l.client.CoreV1().Pods(deploy.Namespace).List(t.Context(), metav1.ListOptions{})
+	replicas, err := deploy.Metrics(t.Context(), l.cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum, found := 0.0, false
-	for _, pod := range pods.Items {
-		// Through the API server's proxy, which reaches pods wherever the test runs.
-		body, err := l.client.CoreV1().Pods(deploy.Namespace).ProxyGet("https", pod.Name, "8443", "metrics", nil).DoRaw(t.Context())
-		if err != nil {
-			t.Fatalf("scraping %s: %v", pod.Name, err)
-		}
+	for _, body := range replicas {
 		for line := range strings.Lines(string(body)) {
 			value, ok := strings.CutPrefix(line, series+" ")
 			if !ok {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,20 +24,33 @@ func root() *cobra.Command {
 	var o cluster.Options
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "A real one-node Kubernetes cluster, built from Go modules and gone without a trace",
-		Long: `A real one-node Kubernetes cluster (API server, controller manager, scheduler, kubelet, etcd, containerd,
-runc), built from the Go module proxy with Go and a C compiler alone. It needs root on Linux; only build does not.
+		Short: "A Kubernetes cluster, built from Go modules and gone without a trace",
+		Long: `A Kubernetes cluster (API server, controller manager, scheduler, etcd), built from Go modules with Go and a C
+compiler alone. Its nodes are
 
-Everything runs under one process in namespaces of its own: the machine's network, mounts and sysctls are not changed.`,
+  real       one node with kubelet, containerd and runc. It needs root on Linux. Everything runs under one process in
+             namespaces of its own: the machine's network, mounts and sysctls are not changed
+  simulated  ten nodes that KWOK plays: pods start, are resized and restart in what the API server says of them, and
+             nothing runs. It needs neither root nor Linux
+  both       simulated nodes beside the real one`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.Name, "name", "", `name of the cluster, for several side by side (default "default")`)
 	flags.StringVar(&o.Dir, "dir", "", "folder for its state (default $"+cluster.DirVariable+", else one in the user's cache folder)")
-	flags.StringVar(&o.Kubernetes, "kubernetes", cluster.DefaultKubernetes, "version of Kubernetes")
+	flags.StringVar(&o.Kubernetes, "kubernetes", cluster.DefaultKubernetes, "version of Kubernetes: "+versions())
+	flags.StringVar((*string)(&o.Node), "node", "", "real, simulated or both (default real where that is possible, else simulated)")
 	cmd.AddCommand(up(&o), down(&o), status(&o), run(&o), build(&o), loadImage(&o))
 	return cmd
+}
+
+func versions() string {
+	all, err := cluster.Versions()
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(all, ", ")
 }
 
 func up(o *cluster.Options) *cobra.Command {
@@ -45,7 +59,7 @@ func up(o *cluster.Options) *cobra.Command {
 		Use:   "up",
 		Short: "Build what is missing and start the cluster",
 		Example: `  cluster up
-  cluster up --yes --name second`,
+  cluster up --yes --name second --node simulated`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := start(cmd, *o, yes)
@@ -69,16 +83,20 @@ func up(o *cluster.Options) *cobra.Command {
 
 // start asks, unless it need not, and brings the cluster up. With cluster.ErrUp it returns the one that is up.
 func start(cmd *cobra.Command, o cluster.Options, yes bool) (*cluster.Cluster, error) {
-	if err := cluster.Supported(); err != nil {
-		return nil, err
-	}
 	if c, err := cluster.Open(o); err == nil {
-		if running := c.Kubernetes(); running != o.Kubernetes {
-			return nil, fmt.Errorf("the cluster is up with Kubernetes %s, not %s: run `make cluster-down` first, or choose another --name", running, o.Kubernetes)
+		running := fmt.Sprintf("Kubernetes %s, node %s", c.Kubernetes(), c.Node())
+		if wanted := fmt.Sprintf("Kubernetes %s, node %s", o.Kubernetes, cmp.Or(o.Node, c.Node())); running != wanted {
+			return nil, fmt.Errorf("the cluster is up with %s, not %s: run `make cluster-down` first, or choose another --name", running, wanted)
 		}
 		return c, cluster.ErrUp
 	}
-	if !yes && os.Getenv("CI") != "true" {
+	if o.Node == "" {
+		var why string
+		o.Node, why = cluster.ChooseNode()
+		fmt.Fprintln(cmd.ErrOrStderr(), why)
+	}
+	// Simulated nodes alone are a few processes of the user's own, and change nothing.
+	if o.Node != cluster.Simulated && !yes && os.Getenv("CI") != "true" {
 		if err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil {
 			return nil, err
 		}
@@ -139,7 +157,7 @@ func status(o *cluster.Options) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Say whether the cluster is up; exit code 1 if it is not, or its node is not ready",
+		Short:   "Say whether the cluster is up; exit code 1 if it is not, or a node is not ready",
 		Example: "  cluster status --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -161,7 +179,7 @@ func status(o *cluster.Options) *cobra.Command {
 			} else {
 				err = printStatus(out, s)
 			}
-			if err == nil && !s.NodeReady {
+			if err == nil && !s.NodesReady {
 				err = errors.New(s.Reason)
 			}
 			return err
@@ -175,12 +193,12 @@ func printStatus(out io.Writer, s cluster.Status) error {
 	if !s.Up {
 		return nil // the error says it all
 	}
-	node := "ready"
-	if !s.NodeReady {
-		node = "not ready"
+	nodes := "ready"
+	if !s.NodesReady {
+		nodes = "not all ready"
 	}
-	_, err := fmt.Fprintf(out, "cluster     %s, Kubernetes %s, up for %s\nnode        %s, %d pods\nserver      %s\nfolder      %s\nKUBECONFIG=%s\n",
-		s.Name, s.Kubernetes, time.Since(s.Started).Round(time.Second), node, s.Pods, s.Server, s.Dir, s.Kubeconfig)
+	_, err := fmt.Fprintf(out, "cluster     %s, Kubernetes %s, up for %s\nnodes       %d, %s, %s; %d pods\nserver      %s\nfolder      %s\nKUBECONFIG=%s\n",
+		s.Name, s.Kubernetes, time.Since(s.Started).Round(time.Second), s.Nodes, s.Node, nodes, s.Pods, s.Server, s.Dir, s.Kubeconfig)
 	return err
 }
 

@@ -8,18 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"pod-resizer/test/cluster/internal/cgroup"
+	"pod-resizer/test/cluster/internal/process"
 )
 
 // readyTimeout bounds a component's start. The slowest, kube-apiserver, takes 4 s on two free cores; a loaded machine
@@ -32,57 +32,56 @@ type supervisor struct {
 	events *json.Encoder
 	failed chan error
 
-	mu       sync.Mutex // held while a component starts, so that its death is not taken for an orphan's
-	running  map[int]Component
+	mu       sync.Mutex // held while a process starts, so that its death is not taken for an orphan's
+	running  map[int]*child
 	stopping bool
+}
+
+// child is a running process.
+type child struct {
+	Component
+	process process.Process
+	beside  bool          // it may end without the cluster's end
+	ended   chan struct{} // closed when it has
 }
 
 // Run runs the cluster and returns why it ended, after all its processes are gone.
 func Run(spec Spec, log *slog.Logger) error {
-	for fd := ListenerFD; fd <= EventsFD; fd++ {
+	for fd := ControlFD; fd <= ListenerFD; fd++ {
 		syscall.CloseOnExec(fd) // none of the components may keep the launcher waiting
 	}
 	s := &supervisor{
 		spec: spec, log: log, events: json.NewEncoder(os.NewFile(EventsFD, "events")),
-		failed: make(chan error, 1), running: map[int]Component{},
+		failed: make(chan error, 1), running: map[int]*child{},
 	}
 	control := bufio.NewReader(os.NewFile(ControlFD, "control"))
 	if b, err := control.ReadByte(); err != nil || b != Go {
 		return errors.New("the launcher went away before the start")
 	}
-	hierarchies, err := cgroup.Hierarchies()
-	if err == nil {
-		err = s.start(hierarchies)
-	}
+	err := s.start()
 	if err == nil {
 		go s.obey(control)
 		err = <-s.failed
 	}
 	s.emit(Event{Error: err.Error()})
 	s.killAll()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return errors.Join(err, cgroup.Remove(ctx, hierarchies, spec.Cgroup))
+	if spec.Isolation != nil {
+		err = errors.Join(err, spec.Isolation.leave())
+	}
+	return err
 }
 
-func (s *supervisor) start(hierarchies []cgroup.Hierarchy) error {
-	if err := cgroup.Create(hierarchies, s.spec.Cgroup); err != nil {
-		return err
+func (s *supervisor) start() error {
+	if s.spec.Isolation != nil {
+		if err := s.spec.Isolation.enter(s.fail); err != nil {
+			return err
+		}
 	}
-	if err := setUpMounts(s.spec); err != nil {
-		return err
+	if s.spec.Socket != "" {
+		if err := s.listen(); err != nil {
+			return err
+		}
 	}
-	if err := setUpNetwork(s.spec); err != nil {
-		return err
-	}
-	if err := unix.Sethostname([]byte(s.spec.Hostname)); err != nil {
-		return fmt.Errorf("setting the host name: %w", err)
-	}
-	l, err := listener()
-	if err != nil {
-		return err
-	}
-	go func() { s.fail(proxy(l, s.spec.Proxy)) }()
 	go s.reap()
 	ready := map[string]chan struct{}{}
 	for _, c := range s.spec.Components {
@@ -94,7 +93,7 @@ func (s *supervisor) start(hierarchies []cgroup.Hierarchy) error {
 				<-ready[name]
 			}
 			began := time.Now()
-			if err := s.startComponent(c); err != nil {
+			if err := s.startProcess(c, false); err != nil {
 				s.fail(err)
 				return
 			}
@@ -119,7 +118,7 @@ func (s *supervisor) obey(control *bufio.Reader) {
 	}
 }
 
-func (s *supervisor) startComponent(c Component) error {
+func (s *supervisor) startProcess(c Component, beside bool) error {
 	out, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return fmt.Errorf("opening the log of %s: %w", c.Name, err)
@@ -141,8 +140,37 @@ func (s *supervisor) startComponent(c Component) error {
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", c.Name, err)
 	}
-	s.running[p.Pid] = c
-	s.log.Info("component started", "component", c.Name, "pid", p.Pid)
+	started := &child{Component: c, beside: beside, ended: make(chan struct{})}
+	s.running[p.Pid] = started
+	s.log.Info("process started", "name", c.Name, "pid", p.Pid)
+	if s.spec.Processes == "" {
+		return nil
+	}
+	// It cannot have gone so far that it could not be looked at: only reap, which waits for the lock, takes it away.
+	started.process, err = process.Identify(p.Pid)
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("starting %s: %w", c.Name, err)
+	}
+	return s.record()
+}
+
+// record writes down which processes run.
+func (s *supervisor) record() error {
+	var all []process.Process
+	for _, c := range s.running {
+		all = append(all, c.process)
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("recording the processes: %w", err)
+	}
+	// In one step: a kill -9 in between leaves the old list.
+	if err := os.WriteFile(s.spec.Processes+".new", b, 0o600); err != nil {
+		return fmt.Errorf("recording the processes: %w", err)
+	}
+	if err := os.Rename(s.spec.Processes+".new", s.spec.Processes); err != nil {
+		return fmt.Errorf("recording the processes: %w", err)
+	}
 	return nil
 }
 
@@ -170,24 +198,41 @@ func (s *supervisor) reap() {
 		delete(s.running, pid)
 		stopping := s.stopping
 		s.mu.Unlock()
-		if ok && !stopping {
+		if !ok {
+			continue
+		}
+		close(c.ended)
+		switch {
+		case stopping:
+		case c.beside:
+			s.log.Info("process ended", "name", c.Name, "how", describe(status))
+		default:
 			s.fail(fmt.Errorf("%s ended by itself (%s); the end of its log, %s:\n%s", c.Name, describe(status), c.Log, Tail(c.Log)))
 		}
 	}
 }
 
-// killAll returns once no process but this one is left in the PID namespace.
+// killAll returns once no process of the cluster's is left.
 func (s *supervisor) killAll() {
 	s.mu.Lock()
 	s.stopping = true
+	children := slices.Collect(maps.Values(s.running))
 	s.mu.Unlock()
-	for {
-		// To PID 1, -1 means every other process of its namespace and of those below it.
-		if err := syscall.Kill(-1, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if s.spec.Isolation != nil {
+		s.spec.Isolation.killAll()
+		return
 	}
+	for _, c := range children {
+		s.end(c)
+	}
+}
+
+// end kills a child of the kind that is recorded and returns when it is gone.
+func (s *supervisor) end(c *child) {
+	if err := c.process.Kill(context.Background()); err != nil {
+		s.log.Error("ending a process", "name", c.Name, "error", err)
+	}
+	<-c.ended
 }
 
 func (s *supervisor) fail(err error) {

@@ -1,6 +1,7 @@
-// Package supervise runs a whole cluster under one process that is PID 1 of a PID namespace and has mount, network,
-// UTS and IPC namespaces of its own. When that process ends, for whatever reason, the kernel kills everything under it
-// and takes its mounts, links and addresses away: nothing needs to be undone step by step.
+// Package supervise runs a whole cluster under one process. With Isolation that process is PID 1 of a PID namespace and
+// has mount, network, UTS and IPC namespaces of its own: when it ends, for whatever reason, the kernel kills everything
+// under it and takes its mounts, links and addresses away, and nothing needs to be undone step by step. Without, the
+// components are plain processes of the user's.
 package supervise
 
 import (
@@ -11,9 +12,9 @@ import (
 
 // The file descriptors that the launcher hands to the supervisor.
 const (
-	ListenerFD = 3 + iota // a listening socket of the host's network namespace, proxied to Spec.Proxy
-	ControlFD             // the launcher writes Go, later Detach; its end before Detach ends the cluster
+	ControlFD  = 3 + iota // the launcher writes Go, later Detach; its end before Detach ends the cluster
 	EventsFD              // the supervisor writes one JSON Event a line
+	ListenerFD            // with Isolation: a listening socket of the host's network namespace, proxied to Isolation.Proxy
 )
 
 // Commands on ControlFD, one byte each.
@@ -24,6 +25,16 @@ const (
 
 // Spec is everything the supervisor does; it decides nothing itself.
 type Spec struct {
+	Isolation  *Isolation // nil: the components are plain processes
+	Components []Component
+	// Without Isolation, a kill -9 of the supervisor leaves the components behind. This file says which they are.
+	Processes string
+	// Unix socket that takes the Programs that are to run beside the components; none if empty.
+	Socket string
+}
+
+// Isolation is a small machine of the cluster's own: what its namespaces are filled with.
+type Isolation struct {
 	Hostname   string
 	Cgroup     string            // subtree to make first and to remove last
 	Binds      []Bind            // folders of the state folder put in place of hard-coded ones
@@ -32,7 +43,6 @@ type Spec struct {
 	BridgeAddr string   // with prefix length
 	LocalAddrs []string // further addresses that are this machine's own
 	Proxy      string   // where connections to the listener go
-	Components []Component
 }
 
 // Bind shows Source, a folder, at Target. No Source means a fresh tmpfs.

@@ -15,7 +15,7 @@ const staging = "/run/pod-resizer"
 
 // setUpMounts gives this mount namespace its own /proc and private versions of the folders in which containerd, kubelet
 // and CNI plugins have hard-coded paths, so that no file of theirs appears on the host.
-func setUpMounts(s Spec) error {
+func setUpMounts(s Isolation) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making all mounts private: %w", err)
 	}

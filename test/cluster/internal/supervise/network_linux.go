@@ -14,7 +14,7 @@ import (
 
 // setUpNetwork brings up loopback and the pods' bridge. The bridge exists before the CNI plugin needs it, because the
 // kubelet, which refuses loopback addresses, gets the bridge's as its node IP.
-func setUpNetwork(s Spec) error {
+func setUpNetwork(s Isolation) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("finding the loopback link: %w", err)
