@@ -332,7 +332,12 @@ func cleanUp(ctx context.Context, o Options, keep ...string) error {
 	if s.Name == "" {
 		s.Name = o.Name
 	}
-	if err := s.Supervisor.Kill(ctx); err != nil {
+	// PID 1 of a namespace takes all others with it. Without, the supervisor has to end them itself.
+	end := s.Supervisor.Kill
+	if s.Node == Simulated {
+		end = func(ctx context.Context) error { return s.Supervisor.Terminate(ctx, dyingTimeout) }
+	}
+	if err := end(ctx); err != nil {
 		return err
 	}
 	// Those of a supervisor that a kill -9 kept from ending them.

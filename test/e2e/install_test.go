@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,6 +71,7 @@ func TestRights(t *testing.T) {
 
 // TestCABundleIsPutBack: what a re-created or emptied webhook configuration lacks is there again at once.
 func TestCABundleIsPutBack(t *testing.T) {
+	shared.needsRealNode(t, "the certificate of a process beside the cluster comes from files")
 	webhooks := shared.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	before, err := webhooks.Get(t.Context(), deploy.Name, metav1.GetOptions{})
 	if err != nil {
@@ -101,6 +101,7 @@ func TestCABundleIsPutBack(t *testing.T) {
 
 // TestReady asks every replica over HTTPS what the kubelet asks.
 func TestReady(t *testing.T) {
+	shared.needsRealNode(t, "it asks pods")
 	pods, err := shared.client.CoreV1().Pods(deploy.Namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -120,12 +121,13 @@ func TestReady(t *testing.T) {
 
 // TestApplyAgain: the Secret stands empty in the manifest; applying it again takes nothing of what the product has put in.
 func TestApplyAgain(t *testing.T) {
+	shared.needsRealNode(t, "the certificate of a process beside the cluster comes from files")
 	secrets := shared.client.CoreV1().Secrets(deploy.Namespace)
 	before, err := secrets.Get(t.Context(), "pod-resizer-tls", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := deploy.Apply(t.Context(), shared.cluster, filepath.Join(deploy.Root(), "manifests", "install.yaml")); err != nil {
+	if err := deploy.Apply(t.Context(), shared.cluster, deploy.Manifest()); err != nil {
 		t.Fatal(err)
 	}
 	after, err := secrets.Get(t.Context(), "pod-resizer-tls", metav1.GetOptions{})

@@ -18,6 +18,7 @@ import (
 // on the pods, and resizes none twice.
 func TestLeaderIsKilled(t *testing.T) {
 	l := shared
+	l.needsRealNode(t, "it kills a container")
 	namespace := l.namespace(t)
 	watcher, err := l.client.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {

@@ -56,6 +56,7 @@ func TestABarePodsManifestCannotBeAppliedAgain(t *testing.T) {
 func TestTheKubeletGrantsAtLeast10m(t *testing.T) {
 	t.Parallel()
 	l := shared
+	l.needsRealNode(t, "KWOK grants what is asked for")
 	pod := l.create(t, l.samplePod(map[string]string{l.keys.SteadyResources: `{"app":{"limits":{"cpu":"5m"}}}`}))
 	pod = l.awaitCondition(t, pod, plan.CPULowered, "CPU lowered, app 200m to 5m; Guaranteed")
 	l.checkQuota(t, pod, 10)

@@ -35,12 +35,24 @@ func (p Process) Alive() bool {
 }
 
 // Kill ends the process and returns when it is gone.
-func (p Process) Kill(ctx context.Context) error {
+func (p Process) Kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
+
+// Terminate asks the process to end and returns when it is gone; after the grace it kills it.
+func (p Process) Terminate(ctx context.Context, grace time.Duration) error {
+	limited, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if err := p.end(limited, syscall.SIGTERM); err == nil || ctx.Err() != nil {
+		return err
+	}
+	return p.Kill(ctx)
+}
+
+func (p Process) end(ctx context.Context, signal syscall.Signal) error {
 	if !p.Alive() {
 		return nil
 	}
-	if err := p.signal(syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("killing process %d: %w", p.PID, err)
+	if err := p.signal(signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("ending process %d: %w", p.PID, err)
 	}
 	for p.Alive() {
 		select {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 )
 
 func TestAReusedPidIsNotAlive(t *testing.T) {
@@ -41,4 +42,26 @@ func TestKillEndsTheProcessAndNoOther(t *testing.T) {
 	if err := p.Kill(context.Background()); err != nil {
 		t.Errorf("killing what is gone: %v", err)
 	}
+}
+
+func TestTerminateKillsWhatDoesNotObey(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		_, err = out.Read(make([]byte, 1)) // The trap is set.
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Identify(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Terminate(context.Background(), 200*time.Millisecond); err != nil || p.Alive() {
+		t.Errorf("still alive: %v", err)
+	}
+	_ = cmd.Wait() // reports the signal
 }

@@ -54,3 +54,7 @@ func (i Isolation) leave() error {
 	defer cancel()
 	return cgroup.Remove(ctx, hierarchies, i.Cgroup)
 }
+
+// dyingWithParent makes the kernel end a component with its supervisor, even on kill -9. (Go's threads, one of which is the
+// parent in the kernel's eyes, last as long as the process.)
+func dyingWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -5,6 +5,7 @@ package supervise
 import (
 	"errors"
 	"runtime"
+	"syscall"
 )
 
 // Only Linux has namespaces.
@@ -15,3 +16,6 @@ func (i Isolation) enter(func(error)) error {
 func (i Isolation) killAll() {}
 
 func (i Isolation) leave() error { return nil }
+
+// dyingWithParent is something that only Linux knows. Elsewhere the record of processes has to do.
+func dyingWithParent() *syscall.SysProcAttr { return nil }

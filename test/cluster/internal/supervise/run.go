@@ -135,7 +135,7 @@ func (s *supervisor) startProcess(c Component, beside bool) error {
 		return fmt.Errorf("starting %s: the cluster is stopping", c.Name)
 	}
 	p, err := os.StartProcess(c.Path, append([]string{c.Path}, c.Args...), &os.ProcAttr{
-		Dir: "/", Env: c.Env, Files: []*os.File{null, out, out},
+		Dir: "/", Env: c.Env, Files: []*os.File{null, out, out}, Sys: dyingWithParent(),
 	})
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", c.Name, err)
