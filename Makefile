@@ -71,6 +71,11 @@ e2e-real e2e-simulated e2e-both: e2e-%: $(CLUSTER)
 golden: ## Write the golden files of admission anew; look at the diff.
 	go test ./webhook -run Golden -update
 
+.PHONY: record
+record: $(CLUSTER) ## Record anew what KUBERNETES says of pods' lives, for the unit tests; look at the diff.
+	cd test && go build -o ../bin/ ./record
+	$(CLUSTER) run --node real $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) -- bin/record resizer/testdata/recorded
+
 .PHONY: cluster-up
 cluster-up: $(CLUSTER) ## Build what is missing, start a cluster and print its kubeconfig's path.
 	$(CLUSTER) up $(CLUSTER_FLAGS)

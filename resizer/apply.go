@@ -65,7 +65,7 @@ func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision,
 		return nil
 	case gone(err):
 		return nil
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+	case refused(err):
 		c.metrics.resizes.WithLabelValues(resultRefused).Inc()
 		// Decide again, now knowing the refusal: it is recorded unless the pod says so already.
 		refusal := in.Refuse(err.Error())
@@ -151,6 +151,10 @@ func (c *Controller) patch(ctx context.Context, pod *corev1.Pod, patch podPatch,
 	m.written = after.ResourceVersion
 	return nil
 }
+
+// refused says whether the API server has said no for good reason: admission (a LimitRange, a quota, the node's size), or
+// validation.
+func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // gone says whether the pod that a write was meant for is no more: deleted, or replaced by another of the same name.
 func gone(err error) bool {
