@@ -64,6 +64,7 @@ e2e: $(NODES:%=e2e-%) ## Run the tests of the product, on a cluster of each kind
 # They mostly wait, so more run at a time than there are processors.
 .PHONY: e2e-real e2e-simulated e2e-both
 e2e-real e2e-simulated e2e-both: e2e-%: $(CLUSTER)
+	$(CLUSTER) build --node $* $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) --add-on argo-rollouts
 	cd test && ../$(CLUSTER) run --yes --node $* $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) -- \
 		go test -count=1 -parallel 8 -timeout 20m -v ./e2e
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -45,16 +44,11 @@ func (c *Controller) apply(ctx context.Context, in plan.Input, d plan.Decision, 
 // resize lowers the CPU. A refusal for good reason is told to people, and retried with back-off because its cause (a
 // LimitRange, a quota) may go away.
 func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision, m *memory) error {
-	patch := podPatch{Spec: &specPatch{}}
-	for _, container := range slices.Sorted(maps.Keys(d.Target)) {
-		cpu := corev1.ResourceList{corev1.ResourceCPU: *d.Target[container].Quantity()}
-		p := containerPatch{Name: container, Resources: corev1.ResourceRequirements{Requests: cpu, Limits: cpu}}
-		if slices.ContainsFunc(in.Pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == container }) {
-			patch.Spec.InitContainers = append(patch.Spec.InitContainers, p)
-		} else {
-			patch.Spec.Containers = append(patch.Spec.Containers, p)
-		}
-	}
+	// In the order of the spec: the API server takes another order for an attempt to reorder containers, and refuses it.
+	patch := podPatch{Spec: &specPatch{
+		InitContainers: lower(in.Pod.Spec.InitContainers, d.Target),
+		Containers:     lower(in.Pod.Spec.Containers, d.Target),
+	}}
 	err := c.patch(ctx, in.Pod, patch, "resize", m)
 	switch {
 	case err == nil:
@@ -77,6 +71,20 @@ func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision,
 		c.metrics.resizes.WithLabelValues(resultError).Inc()
 		return err
 	}
+}
+
+// lower is the patch of those containers that have a target.
+func lower(containers []corev1.Container, target map[string]plan.MilliCPU) []containerPatch {
+	var patches []containerPatch
+	for _, container := range containers {
+		if cpu, ok := target[container.Name]; ok {
+			amount := corev1.ResourceList{corev1.ResourceCPU: *cpu.Quantity()}
+			patches = append(patches, containerPatch{
+				Name: container.Name, Resources: corev1.ResourceRequirements{Requests: amount, Limits: amount},
+			})
+		}
+	}
+	return patches
 }
 
 // record writes status annotation, condition and, at the end of a good start, the marker: one patch on pods/status, which

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"pod-resizer/test/cluster/internal/supervise"
@@ -236,15 +237,15 @@ func (c config) components() []supervise.Component {
 		all = append(all, supervise.Component{
 			Name:  "kwok",
 			After: []string{"kube-apiserver"},
-			Args: []string{
-				kubeconfig("kwok"), "--config=" + c.path(configDir, "stages.yaml"),
-				"--manage-nodes-with-label-selector=" + SimulatedLabel + "=" + SimulatedValue,
-			},
+			// kwok/stages.yaml holds its options, too.
+			Args: []string{kubeconfig("kwok"), "--config=" + c.path(configDir, "stages.yaml"), "-v=WARN"},
+			Env:  []string{"GOGC=400"}, // a third of its time, with thousands of pods, goes into collecting garbage
 		})
 	}
 	env := []string{"PATH=" + strings.Join(append(c.binaries.dirs(), os.Getenv("PATH")), ":"), "TMPDIR=" + c.path(tmpDir), "HOME=" + c.path(tmpDir)}
 	for i := range all {
-		all[i].Path, all[i].Env, all[i].Log = c.binaries[all[i].Name], env, c.path(logsDir, all[i].Name+".log")
+		all[i].Path, all[i].Log = c.binaries[all[i].Name], c.path(logsDir, all[i].Name+".log")
+		all[i].Env = slices.Concat(env, all[i].Env)
 	}
 	return all
 }

@@ -35,7 +35,7 @@ func (n Node) simulated() bool { return n != Real }
 // Simulated nodes, enough for 10,000 pods; kwok/stages.yaml says how large each is.
 const (
 	simulatedNodes = 10
-	// SimulatedLabel is on every simulated node, with the value SimulatedValue, KWOK's usual ones. Beside a real node they
+	// SimulatedLabel is on every simulated node, with the value SimulatedValue (kwok/stages.yaml selects it). Beside a real node they
 	// carry a taint of the same key and value, so that only pods that tolerate it go there.
 	SimulatedLabel = "type"
 	SimulatedValue = "kwok"
@@ -71,12 +71,10 @@ func (n Node) createNodes(ctx context.Context, client kubernetes.Interface) erro
 		return nil
 	}
 	for i := range simulatedNodes {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("simulated-%d", i),
-			Labels: map[string]string{
-				SimulatedLabel: SimulatedValue, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
-			},
-		}}
+		name := fmt.Sprintf("simulated-%d", i)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			SimulatedLabel: SimulatedValue, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
+		}}}
 		if n.real() {
 			node.Spec.Taints = []corev1.Taint{{Key: SimulatedLabel, Value: SimulatedValue, Effect: corev1.TaintEffectNoSchedule}}
 		}

@@ -249,16 +249,27 @@ again however the command ends. The exit code is the command's. A cluster that i
 }
 
 func build(o *cluster.Options) *cobra.Command {
-	return &cobra.Command{
+	var addOns []string
+	cmd := &cobra.Command{
 		Use:     "build",
 		Short:   "Build the cluster's programs into the cache folder and start nothing; needs no root",
 		Example: "  cluster build",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.ErrOrStderr()
-			return cluster.Build(cmd.Context(), *o)
+			if err := cluster.Build(cmd.Context(), *o); err != nil {
+				return err
+			}
+			for _, name := range addOns {
+				if _, _, err := cluster.AddOn(cmd.Context(), name, o.Out); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
+	cmd.Flags().StringSliceVar(&addOns, "add-on", nil, "build this, too: argo-rollouts")
+	return cmd
 }
 
 func loadImage(o *cluster.Options) *cobra.Command {
