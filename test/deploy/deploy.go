@@ -204,19 +204,20 @@ func Apply(ctx context.Context, c *cluster.Cluster, path string) error {
 
 // apply applies those documents for which edit returns true, with the changes that it makes.
 func apply(ctx context.Context, c *cluster.Cluster, path string, edit func(*unstructured.Unstructured) (bool, error)) error {
-	return eachObject(c, path, func(client dynamic.ResourceInterface, object *unstructured.Unstructured) error {
+	return eachObject(c, path, func(client dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {
 		if wanted, err := edit(object); err != nil || !wanted {
 			return err
 		}
-		_, err := client.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: "deploy", Force: true})
+		// An empty namespace is right for what has none.
+		_, err := client.Namespace(object.GetNamespace()).Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: "deploy", Force: true})
 		return err
 	}, false)
 }
 
 // Remove deletes every object of a manifest, the last first: the webhook goes before what answers it.
 func Remove(ctx context.Context, c *cluster.Cluster, path string) error {
-	return eachObject(c, path, func(client dynamic.ResourceInterface, object *unstructured.Unstructured) error {
-		err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+	return eachObject(c, path, func(client dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {
+		err := client.Namespace(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -224,7 +225,7 @@ func Remove(ctx context.Context, c *cluster.Cluster, path string) error {
 	}, true)
 }
 
-func eachObject(c *cluster.Cluster, path string, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error, reverse bool) error {
+func eachObject(c *cluster.Cluster, path string, f func(dynamic.NamespaceableResourceInterface, *unstructured.Unstructured) error, reverse bool) error {
 	config, err := c.RESTConfig()
 	if err != nil {
 		return err
@@ -251,8 +252,7 @@ func eachObject(c *cluster.Cluster, path string, f func(dynamic.ResourceInterfac
 		if err != nil {
 			return fmt.Errorf("%s: finding the resource of %s: %w", path, kind, err)
 		}
-		// An empty namespace is right for what has none.
-		if err := f(client.Resource(mapping.Resource).Namespace(object.GetNamespace()), object); err != nil {
+		if err := f(client.Resource(mapping.Resource), object); err != nil {
 			return fmt.Errorf("%s: %s %s: %w", path, object.GetKind(), object.GetName(), err)
 		}
 	}
