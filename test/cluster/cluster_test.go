@@ -118,6 +118,30 @@ func TestAPinsFolderIsNamedAfterItsVersion(t *testing.T) {
 	}
 }
 
+// TestEveryPinnedVersionIsTold: the README promises each, and the unit tests replay a recording of each.
+func TestEveryPinnedVersionIsTold(t *testing.T) {
+	root, err := sourceDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Versions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range all {
+		if !strings.Contains(string(readme), version) {
+			t.Errorf("the README does not name %s", version)
+		}
+		if _, err := os.Stat(filepath.Join(root, "..", "..", "resizer", "testdata", "recorded", version)); err != nil {
+			t.Errorf("make record KUBERNETES=%s: %v", version, err)
+		}
+	}
+}
+
 func TestReadQuota(t *testing.T) {
 	for _, c := range []struct {
 		name  string
