@@ -14,6 +14,7 @@ import (
 // Node says what runs the cluster's pods.
 type Node string
 
+// The kinds.
 const (
 	Real      Node = "real"      // one node: kubelet, containerd, runc; needs root on Linux
 	Simulated Node = "simulated" // nodes that KWOK plays; needs neither, and runs nothing

@@ -186,9 +186,9 @@ func recordRefusals(ctx context.Context, client kubernetes.Interface, file strin
 			return fmt.Errorf("reading the pod: %w", err)
 		}
 	}
-	lower := func(list, name, cpu string) string {
-		return fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{%q:[{"name":%q,"resources":{"requests":{"cpu":%q},"limits":{"cpu":%q}}}]}}`,
-			pod.UID, list, name, cpu, cpu)
+	lower := func(list, name string) string {
+		return fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{%q:[{"name":%q,"resources":{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}]}}`,
+			pod.UID, list, name)
 	}
 	const stranger = `{"metadata":{"uid":"00000000-0000-0000-0000-000000000000"}}`
 	var answers []answer
@@ -207,11 +207,11 @@ func recordRefusals(ctx context.Context, client kubernetes.Interface, file strin
 	if err := errors.Join(
 		ask("another pod of that name, resize", pod.Name, "resize", stranger),
 		ask("another pod of that name, status", pod.Name, "status", stranger),
-		ask("no pod of that name", "nobody", "resize", lower("containers", "app", "50m")),
-		ask("no container of that name", pod.Name, "resize", lower("containers", "web", "50m")),
+		ask("no pod of that name", "nobody", "resize", lower("containers", "app")),
+		ask("no container of that name", pod.Name, "resize", lower("containers", "web")),
 		ask("another QoS class", pod.Name, "resize",
 			`{"spec":{"containers":[{"name":"app","resources":{"requests":{"cpu":"50m"}}}]}}`),
-		ask("a finished init container", pod.Name, "resize", lower("initContainers", "init", "50m")),
+		ask("a finished init container", pod.Name, "resize", lower("initContainers", "init")),
 	); err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func recordRefusals(ctx context.Context, client kubernetes.Interface, file strin
 	}, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating a LimitRange: %w", err)
 	}
-	if err := ask("below the LimitRange", pod.Name, "resize", lower("containers", "app", "50m")); err != nil {
+	if err := ask("below the LimitRange", pod.Name, "resize", lower("containers", "app")); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(answers, "", "  ")

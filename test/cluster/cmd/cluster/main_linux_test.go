@@ -156,29 +156,38 @@ func nodes(t *testing.T) []cluster.Node {
 	return []cluster.Node{cluster.Real, cluster.Simulated}
 }
 
-func TestAFailedBuildSaysWhyAndLeavesNothing(t *testing.T) {
-	real, err := exec.LookPath("go")
+// TestAnUnfinishedBuildLeavesNothing: a build that fails says why, and one that is interrupted ends.
+func TestAnUnfinishedBuildLeavesNothing(t *testing.T) {
+	goCommand, err := exec.LookPath("go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	fake := t.TempDir()
-	script := "#!/bin/sh\n[ \"$1\" = build ] || exec " + real + " \"$@\"\necho gcc not found >&2\nexit 3\n"
+	script := "#!/bin/sh\n[ \"$1\" = build ] || exec " + goCommand + " \"$@\"\necho gcc not found >&2\nexit 3\n"
 	if err := os.WriteFile(filepath.Join(fake, "go"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	cache := t.TempDir()
 	t.Setenv("GOCACHE", goCache(t)) // Go's own is not the cluster's.
-	t.Setenv("PATH", fake+":"+os.Getenv("PATH"))
+	path := os.Getenv("PATH")
 	t.Setenv("XDG_CACHE_HOME", cache)
 	for _, node := range nodes(t) {
-		p := newProgram(t, "fails", node)
+		p := newProgram(t, "unbuilt", node)
 		before := machine(t, p)
+		t.Setenv("PATH", path)
+		if out, err := p.upUntil("building kube-apiserver", send(syscall.SIGINT)); err == nil || !strings.Contains(out, "Error: building kube-apiserver: ") {
+			t.Errorf("an interrupted build exits with %v", err)
+		}
+		t.Setenv("PATH", fake+":"+path)
 		for _, command := range []string{"build", "up"} {
 			if out := p.run(1, command); !strings.Contains(out, "Error: building") || !strings.Contains(out, "gcc not found") {
 				t.Errorf("a failed %s does not say why", command)
 			}
 		}
 		compare(t, before, machine(t, p))
+		if goes := compilers(t, cache); len(goes) != 0 {
+			t.Errorf("still building: %q", goes)
+		}
 		left, err := filepath.Glob(filepath.Join(cache, "pod-resizer", "*", "*"))
 		if err != nil || len(left) != 0 {
 			t.Errorf("left in the cache folder: %q, %v", left, err)
@@ -187,6 +196,12 @@ func TestAFailedBuildSaysWhyAndLeavesNothing(t *testing.T) {
 			t.Errorf("left in the cluster's folder: %v", es)
 		}
 	}
+}
+
+// compilers are the processes that build into the cache folder.
+func compilers(t *testing.T, cache string) []string {
+	t.Helper()
+	return processes(t, program{name: "none", dir: filepath.Join(cache, "pod-resizer")})
 }
 
 func goCache(t *testing.T) string {
@@ -223,7 +238,11 @@ func leavesNoTrace(t *testing.T, node cluster.Node) {
 		compare(t, before, machine(t, p))
 	}
 
-	for _, stage := range []string{"starting Kubernetes", "etcd ready", "kube-apiserver ready", "kube-controller-manager started"} {
+	last := "kubelet started"
+	if node == cluster.Simulated {
+		last = "kwok started"
+	}
+	for _, stage := range []string{"starting Kubernetes", "etcd ready", "kube-apiserver ready", last} {
 		if _, err := p.upUntil(stage, send(syscall.SIGINT)); err == nil {
 			t.Fatal("an interrupted up exits with 0")
 		}
