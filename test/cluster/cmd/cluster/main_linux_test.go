@@ -318,8 +318,9 @@ func TestBothKindsOfNode(t *testing.T) {
 		t.Error("want 11 nodes")
 	}
 	resizePod(ctx, t, p)
-	p.node = cluster.Simulated // where the next pod is to go
-	resizePod(ctx, t, p)
+	simulated := p
+	simulated.node = cluster.Simulated // where the next pod is to go
+	resizePod(ctx, t, simulated)
 	p.run(0, "down")
 }
 
