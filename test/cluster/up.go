@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"pod-resizer/test/cluster/internal/cgroup"
@@ -210,13 +212,17 @@ func detach(control *os.File) error {
 }
 
 // follow reports the components' start and loads the sandbox image as soon as containerd takes it.
-func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, components []supervise.Component, pause string, progress *Progress) error {
-	loaded := make(chan error, 1)
-	if !c.state.Node.real() {
-		loaded <- nil
-	}
-	ready := map[string]bool{}
-	for len(ready) < len(components) {
+func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, components []supervise.Component, pause string, progress *Progress) (err error) {
+	var loading errgroup.Group
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+		err = cmp.Or(err, loading.Wait()) // The program that loads must not outlive us.
+		cancel()
+	}()
+	for ready := 0; ready < len(components); ready++ {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -224,25 +230,19 @@ func (c *Cluster) follow(ctx context.Context, events <-chan supervise.Event, com
 			if !ok || e.Error != "" {
 				return c.ended(e)
 			}
-			ready[e.Component] = true
 			if e.Waited {
 				progress.Note(fmt.Sprintf("  %s ready after %s", e.Component, short(time.Duration(e.Seconds*float64(time.Second)))))
 			} else {
 				progress.Note(fmt.Sprintf("  %s started", e.Component))
 			}
 			if e.Component == "containerd" {
-				go func() {
-					loaded <- c.LoadImage(ctx, Image{Ref: pauseImage, Files: map[string]string{"/pause": pause}, User: "0:0"})
-				}()
+				loading.Go(func() error {
+					return c.LoadImage(ctx, Image{Ref: pauseImage, Files: map[string]string{"/pause": pause}, User: "0:0"})
+				})
 			}
 		}
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case err := <-loaded:
-		return err
-	}
+	return nil
 }
 
 // ended turns the supervisor's last event, or its silent end, into an error.
