@@ -169,6 +169,34 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
+// TestWithoutWebhook: no webhook configuration in the whole cluster, which the README says how to come to. New replicas run, and
+// resize.
+func TestWithoutWebhook(t *testing.T) {
+	l := shared
+	l.needsRealNode(t, "the certificate of a process beside the cluster comes from files")
+	t.Cleanup(func() {
+		if err := deploy.Apply(context.Background(), l.cluster, deploy.Manifest()); err != nil {
+			t.Fatal(err)
+		}
+		if err := deploy.AwaitProduct(context.Background(), l.cluster); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), deploy.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.client.AppsV1().Deployments(deploy.Namespace).Patch(t.Context(), deploy.Name, types.JSONPatchType,
+		[]byte(`[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook=false"}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := deploy.AwaitProduct(t.Context(), l.cluster); err != nil {
+		t.Fatal(err)
+	}
+	pod := l.samplePod(nil)
+	pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = *startupCPU.Quantity()
+	l.awaitCondition(t, l.create(t, pod), plan.CPULowered, "CPU lowered; Guaranteed")
+}
+
 // comparePolicy creates a pod where policies act, and where the webhook acts. They differ in this alone:
 //
 //   - A pod whose annotations are wrong, the webhook leaves as its author wrote it. CEL cannot tell.
@@ -191,17 +219,18 @@ func (l lab) comparePolicy(t *testing.T, pod *corev1.Pod, byPolicies, byWebhook 
 	if !maps.Equal(written.Annotations, optedOut.Annotations) || !maps.Equal(written.Labels, optedOut.Labels) {
 		t.Errorf("not opted in, and touched: %s", mustJSON(t, written))
 	}
-	if !l.keys.OptedIn(pod.Annotations) {
+	switch {
+	case !l.keys.OptedIn(pod.Annotations):
 		want.Spec = written.Spec
-	} else if want.Labels[l.keys.Managed] != "true" { // What the webhook says of wrong annotations, the resizer says later.
+	case want.Labels[l.keys.Managed] != "true": // What the webhook says of wrong annotations, the resizer says later.
 		metav1.SetMetaDataLabel(&want.ObjectMeta, l.keys.Managed, "true")
 		want.Spec = written.Spec
 		if got.Status.QOSClass == corev1.PodQOSGuaranteed {
 			want.Spec = got.Spec
 		}
-	} else if want.Status.QOSClass != corev1.PodQOSGuaranteed {
+	case want.Status.QOSClass != corev1.PodQOSGuaranteed:
 		want.Spec = written.Spec
-	} else {
+	default:
 		for _, containers := range [][]corev1.Container{want.Spec.InitContainers, want.Spec.Containers} {
 			for i := range containers {
 				if c := &containers[i]; !slices.Contains(c.ResizePolicy, cpuNotRequired()) {
