@@ -199,7 +199,8 @@ func TestWithoutWebhook(t *testing.T) {
 
 // comparePolicy creates a pod where policies act, and where the webhook acts. They differ in this alone:
 //
-//   - A pod whose annotations are wrong, the webhook leaves as its author wrote it. CEL cannot tell.
+//   - A pod whose annotations are wrong, the webhook leaves as its author wrote it. CEL cannot tell. (It can tell pod-level
+//     resources and Windows.)
 //   - In a pod that cannot be Guaranteed, the webhook makes those containers equal that an annotation names, and the policy none.
 //   - The policy gives each container a resize policy, and the webhook those that an annotation names.
 //   - The policy writes no annotation "resolved".
@@ -225,7 +226,7 @@ func (l lab) comparePolicy(t *testing.T, pod *corev1.Pod, byPolicies, byWebhook 
 	case want.Labels[l.keys.Managed] != "true": // What the webhook says of wrong annotations, the resizer says later.
 		metav1.SetMetaDataLabel(&want.ObjectMeta, l.keys.Managed, "true")
 		want.Spec = written.Spec
-		if got.Status.QOSClass == corev1.PodQOSGuaranteed {
+		if got.Status.QOSClass == corev1.PodQOSGuaranteed && pod.Spec.Resources == nil && pod.Spec.OS == nil {
 			want.Spec = got.Spec
 		}
 	case want.Status.QOSClass != corev1.PodQOSGuaranteed:
