@@ -202,7 +202,7 @@ func (l *life) startupOver() bool {
 				if l.now.Before(l.seenBegan[name].Add(l.delay())) {
 					return false
 				}
-			case PodCondition + "=" + warm:
+			default: // PodCondition, with its type.
 				if conditionOf(l.seen, warm) == nil {
 					return false
 				}

@@ -64,7 +64,7 @@ func (k Keys) Resolve(pod *corev1.PodSpec, spec Spec) (Resolved, error) {
 
 // atSteady says whether a container's request and limit both are its steady CPU.
 func atSteady(c *corev1.Container, steady MilliCPU) bool {
-	return steady > 0 && milliCPU(c.Resources.Requests[corev1.ResourceCPU]) == steady && milliCPU(c.Resources.Limits[corev1.ResourceCPU]) == steady
+	return milliCPU(c.Resources.Requests[corev1.ResourceCPU]) == steady && milliCPU(c.Resources.Limits[corev1.ResourceCPU]) == steady
 }
 
 // LimitOrRequest is the most CPU that a container may use, or where that has no bound, what it is sure of.

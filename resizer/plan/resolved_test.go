@@ -121,6 +121,7 @@ func TestResolveRelatesOneCPUToTheOther(t *testing.T) {
 		{"less is asked for by now", at("50m"), annotations("steady-cpu", "40m", "resolved", stale), CPU{50, 40}},
 		{"the container has something else by now", at("100m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{100, 50}},
 		{"its limit is something else by now", resources("50m", "100m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{100, 50}},
+		{"its request is something else by now", resources("20m", "50m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{50, 50}},
 		{"its limit is gone by now", resources("50m", ""), annotations("steady-cpu", "50m", "resolved", stale), CPU{50, 50}},
 		{"another startup CPU is asked for by now", at("50m"), annotations("steady-cpu", "50m", "startup-cpu", "300m", "resolved", stale), CPU{300, 50}},
 		{"resolved is garbage", at("50m"), annotations("steady-cpu", "50m", "resolved", "x"), CPU{50, 50}},

@@ -61,19 +61,19 @@ func factors() shares {
 	}, `write an amount such as "2", or a multiple of the steady CPU such as "3x"`}
 }
 
-// decimal is a plain number such as "12.5", up to maxFactor, in thousandths.
+// decimal is a plain number such as "12.5" in thousandths.
 func decimal(number string) (int64, error) {
 	notDecimal := errors.New("is not a number")
 	if len(number) > maxAmount || strings.Trim(number, "0123456789.") != "" {
 		return 0, notDecimal
 	}
 	q, err := resource.ParseQuantity(number)
-	if err != nil || q.CmpInt64(maxFactor) > 0 {
+	if err != nil {
 		return 0, notDecimal
 	}
-	thousandths := q.MilliValue() // Rounded up where there are more decimals.
+	thousandths := q.MilliValue()
 	if q.Cmp(*resource.NewMilliQuantity(thousandths, resource.DecimalSI)) != 0 {
-		return 0, notDecimal
+		return 0, notDecimal // More decimals, which were rounded up, or more than fits.
 	}
 	return thousandths, nil
 }

@@ -480,6 +480,12 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-cpu: "=1": names no container; write CONTAINER=VALUE, and a comma before the next`,
 			`resize.example.com/steady-cpu: "": names no container; write CONTAINER=VALUE, and a comma before the next`,
 		}},
+		{"a list longer than is read", annotations("steady-cpu", "app=50m,proxy="+strings.Repeat(" ", maxAnnotation)+"50m"), unchanged, []string{
+			`resize.example.com/steady-cpu: "app=50m,proxy=` + strings.Repeat(" ", 66) + `…": is longer than 32768 bytes; name only the containers to be lowered`,
+		}},
+		{"a percentage beyond any number", annotations("steady-cpu", "92233720368547758079223372036854%"), unchanged, []string{
+			`resize.example.com/steady-cpu: container "app": "92233720368547758079223372036854%": ` + percentage,
+		}},
 		{"a list with a container twice", annotations("steady-cpu", "app=50m,app=50m"), unchanged, []string{
 			`resize.example.com/steady-cpu: container "app": is named twice; name it once`,
 		}},
