@@ -515,6 +515,12 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 		{"a problem of the steady CPU is not told as two", annotations("steady-cpu", "x", "startup-cpu", "2"), unchanged, []string{
 			`resize.example.com/steady-cpu: container "app": "x": is not a quantity of CPU; ` + short,
 		}},
+		{"a problem of one container's steady CPU is not told as two either", annotations("steady-cpu", "app=50m,log=x", "startup-cpu", "log=2"), unchanged, []string{
+			`resize.example.com/steady-cpu: container "log": "x": is not a quantity of CPU; ` + short,
+		}},
+		{"memory of an unknown container", annotations("steady-cpu", "50m", "startup-resources", `{"web":{"limits":{"memory":"1Gi"}}}`), unchanged, []string{
+			`resize.example.com/startup-resources: container "web": the pod has no such container; name one of proxy, app, log`,
+		}},
 		{"the startup without a steady CPU", annotations("startup-cpu", "2"), unchanged, []string{
 			`resize.example.com/steady-resources: is missing; ` + write + `, or in short resize.example.com/steady-cpu: "50m"`,
 		}},
@@ -732,6 +738,20 @@ func TestHoweverMuchIsWrongTheTextStaysShort(t *testing.T) {
 				t.Errorf("%s with a message of %d bytes", d.Reason, len(d.Message))
 			}
 		})
+	}
+}
+
+func TestHoweverMuchIsOddTheWarningsStayFew(t *testing.T) {
+	pod := &corev1.PodSpec{}
+	var long, short []string
+	for i := range 200 {
+		name := fmt.Sprintf("c%d", i)
+		pod.Containers = append(pod.Containers, corev1.Container{Name: name})
+		long, short = append(long, fmt.Sprintf(`%q:{"limits":{"cpu":1}}`, name)), append(short, name+"=1")
+	}
+	spec, err := testKeys(t).Parse(annotations("steady-resources", "{"+strings.Join(long, ",")+"}", "steady-cpu", strings.Join(short, ",")), pod)
+	if n := len(spec.Warnings); err != nil || n != maxProblems+1 {
+		t.Errorf("%d warnings, %v", n, err)
 	}
 }
 
