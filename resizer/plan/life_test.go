@@ -202,10 +202,6 @@ func (l *life) startupOver() bool {
 				if l.now.Before(l.seenBegan[name].Add(l.delay())) {
 					return false
 				}
-			default: // PodCondition, with its type.
-				if conditionOf(l.seen, warm) == nil {
-					return false
-				}
 			case StartupProbePassed:
 				if c.StartupProbe != nil {
 					if !*s.Started {
@@ -216,6 +212,10 @@ func (l *life) startupOver() bool {
 				fallthrough
 			case Ready:
 				if !s.Ready {
+					return false
+				}
+			default: // PodCondition, with its type.
+				if conditionOf(l.seen, warm) == nil {
 					return false
 				}
 			}
