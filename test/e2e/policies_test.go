@@ -203,14 +203,23 @@ func TestWithoutWebhook(t *testing.T) {
 //     resources and Windows.)
 //   - In a pod that cannot be Guaranteed, the webhook makes those containers equal that an annotation names, and the policy none.
 //   - The policy gives each container a resize policy, and the webhook those that an annotation names.
-//   - The policy writes no annotation "resolved".
+//   - The policy writes no annotation "resolved", nor reads one.
+//   - What only a webhook can act on, the policy does not: a startup CPU other than the container's own, and the boost.
 func (l lab) comparePolicy(t *testing.T, pod *corev1.Pod, byPolicies, byWebhook string) {
 	t.Helper()
 	optedOut := pod.DeepCopy()
 	delete(optedOut.Annotations, l.keys.Enabled)
 	written, writtenErr := l.tryRun(t.Context(), t, byPolicies, optedOut)
 	got, policyErr := l.tryRun(t.Context(), t, byPolicies, pod)
-	want, webhookErr := l.tryRun(t.Context(), t, byWebhook, pod)
+	forWebhook, notActedOn := pod.DeepCopy(), map[string]string{}
+	for _, key := range []string{l.keys.StartupCPU, l.keys.StartupResources, l.keys.Boost} {
+		if value, present := pod.Annotations[key]; present {
+			notActedOn[key] = value
+			delete(forWebhook.Annotations, key)
+		}
+	}
+	delete(forWebhook.Annotations, l.keys.Resolved)
+	want, webhookErr := l.tryRun(t.Context(), t, byWebhook, forWebhook)
 	if writtenErr != nil && policyErr != nil && webhookErr != nil {
 		return
 	}
@@ -234,13 +243,15 @@ func (l lab) comparePolicy(t *testing.T, pod *corev1.Pod, byPolicies, byWebhook 
 	default:
 		for _, containers := range [][]corev1.Container{want.Spec.InitContainers, want.Spec.Containers} {
 			for i := range containers {
-				if c := &containers[i]; !slices.Contains(c.ResizePolicy, cpuNotRequired()) {
+				c := &containers[i]
+				if !slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool { return p.ResourceName == corev1.ResourceCPU }) {
 					c.ResizePolicy = append(c.ResizePolicy, cpuNotRequired())
 				}
 			}
 		}
 	}
 	delete(want.Annotations, l.keys.Resolved)
+	maps.Copy(want.Annotations, notActedOn)
 	if !maps.Equal(got.Labels, want.Labels) || !maps.Equal(got.Annotations, want.Annotations) {
 		t.Errorf("labels %v, not %v; annotations %v, not %v", got.Labels, want.Labels, got.Annotations, want.Annotations)
 	}
