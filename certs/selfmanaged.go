@@ -46,7 +46,7 @@ type SelfManagedOptions struct {
 	// empty at first: RBAC by resourceNames cannot allow its creation.
 	Namespace, SecretName string
 	// WebhookConfiguration is the name of the MutatingWebhookConfiguration whose caBundles are kept complete. It has to
-	// exist, too.
+	// exist, too. Empty where there is none, because policies do the admission.
 	WebhookConfiguration string
 	// DNSNames are the names the API server calls: of the Service, "name.namespace.svc".
 	DNSNames []string
@@ -101,10 +101,12 @@ func (s *SelfManaged) Run(ctx context.Context) error {
 		}
 	}
 	secrets := informer(s.Client, s.Client.CoreV1().Secrets(s.Namespace), s.SecretName, &corev1.Secret{}, wake)
-	webhooks := informer(s.Client, s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations(),
-		s.WebhookConfiguration, &admissionv1.MutatingWebhookConfiguration{}, wake)
 	informers.Go(func() { secrets.RunWithContext(ctx) })
-	informers.Go(func() { webhooks.RunWithContext(ctx) })
+	if s.WebhookConfiguration != "" {
+		webhooks := informer(s.Client, s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations(),
+			s.WebhookConfiguration, &admissionv1.MutatingWebhookConfiguration{}, wake)
+		informers.Go(func() { webhooks.RunWithContext(ctx) })
+	}
 
 	limiter := flowcontrol.NewTokenBucketRateLimiter(roundsPerSecond, roundsAtOnce)
 	wait, logged := minRetry, ""
@@ -191,6 +193,9 @@ func (s *SelfManaged) keepSecret(ctx context.Context) (identity, error) {
 
 // keepBundle adds the CA to the caBundle of every webhook that lacks it.
 func (s *SelfManaged) keepBundle(ctx context.Context, ca pair) error {
+	if s.WebhookConfiguration == "" {
+		return nil
+	}
 	configurations := s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	configuration, err := configurations.Get(ctx, s.WebhookConfiguration, metav1.GetOptions{})
 	if err != nil {

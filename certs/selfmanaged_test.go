@@ -179,6 +179,20 @@ func TestSelfManagedSaysWhatIsInTheWay(t *testing.T) {
 	}
 }
 
+func TestSelfManagedNeedsNoWebhook(t *testing.T) {
+	client := fake.NewClientset(emptySecret())
+	s := newSelfManaged(t, client)
+	s.WebhookConfiguration = ""
+	if _, err := s.round(t.Context()); err != nil || s.Ready() != nil || !onDisk(t, s) {
+		t.Errorf("%v; ready: %v; certificate on disk: %t", err, s.Ready(), onDisk(t, s))
+	}
+	for _, action := range client.Actions() {
+		if action.GetResource() == webhooksResource {
+			t.Errorf("%s %v", action.GetVerb(), action.GetResource())
+		}
+	}
+}
+
 func TestSelfManagedSaysThatTheDirectoryIsMissing(t *testing.T) {
 	s := newSelfManaged(t, fake.NewClientset(emptySecret(), configuration(nil)))
 	s.Dir = filepath.Join(s.Dir, "missing")

@@ -55,8 +55,8 @@ func (m Mutator) Review(request *admissionv1.AdmissionRequest) (Result, error) {
 // pod gives an empty patch, as reinvocationPolicy IfNeeded demands.
 //
 // A patch that does not apply fails the creation even under failurePolicy Ignore, so every operation has a parent that
-// is certainly there: a container that changes has requests or limits and therefore resources, an opted-in pod has
-// annotations, and a map or list that is empty here, which may be missing or null on the wire, is added as a whole.
+// is certainly there: an opted-in pod has annotations, and a map or list that is empty here, which may be missing or null
+// on the wire, is added as a whole, resources without anything in them included.
 func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	if !m.Keys.OptedIn(pod.Annotations) {
 		return Result{Outcome: Ignored, Warnings: warnings(m.Keys.CheckEnabled(pod.Annotations))}
@@ -66,7 +66,7 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	spec, err := m.Keys.Parse(pod.Annotations, &pod.Spec)
 	var resolved plan.Resolved
 	if err == nil {
-		resolved, err = m.Keys.Resolve(&pod.Spec, spec.Steady)
+		resolved, err = m.Keys.Resolve(&pod.Spec, spec)
 	}
 	if err != nil {
 		// The author's part stays as it is. Numbers that admission gave to another pod would overrule it later.
@@ -74,10 +74,11 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 		return Result{Outcome: Invalid, Warnings: slices.Concat(warnings(err), unknown), Patch: p}
 	}
 
-	after, culprits := guaranteed(&pod.Spec)
-	result := Result{Outcome: Unchanged, Warnings: slices.Concat(unknown, culpritWarnings(culprits), probeWarnings(&pod.Spec, spec))}
-	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec, len(culprits) == 0)
-	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec, len(culprits) == 0)
+	after, culprits := created(&pod.Spec, spec, resolved)
+	result := Result{Outcome: Unchanged, Warnings: slices.Concat(unknown, texts(spec.Warnings), culpritWarnings(culprits),
+		probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved))}
+	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec)
+	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec)
 	p.annotations(m.Keys, pod.Annotations, resolved)
 	switch {
 	case len(pod.Labels) == 0:
@@ -96,17 +97,46 @@ func resized() []corev1.ResourceName {
 	return []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 }
 
-// guaranteed returns the containers of spec with request == limit wherever that needs no invention, and what keeps the
-// pod from being Guaranteed even so. All of it is for the author to mend, because a memory limit nobody measured kills.
-func guaranteed(spec *corev1.PodSpec) (corev1.PodSpec, []plan.Culprit) {
-	after := corev1.PodSpec{InitContainers: slices.Clone(spec.InitContainers), Containers: slices.Clone(spec.Containers)}
-	for _, containers := range [][]corev1.Container{after.InitContainers, after.Containers} {
-		for i := range containers {
-			containers[i].Resources = equalized(containers[i].Resources)
+// created returns the containers of pod as they are to be created, and what keeps the pod from being Guaranteed even so. All
+// of it is for the author to mend, because a memory limit nobody measured kills. The containers that have a steady CPU get what
+// their author asks for, request == limit; the others only where that makes the pod Guaranteed: to throttle or enlarge them
+// would otherwise buy their author nothing.
+func created(pod *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) (corev1.PodSpec, []plan.Culprit) {
+	with := func(all bool) corev1.PodSpec {
+		after := corev1.PodSpec{InitContainers: slices.Clone(pod.InitContainers), Containers: slices.Clone(pod.Containers)}
+		for _, containers := range [][]corev1.Container{after.InitContainers, after.Containers} {
+			for i := range containers {
+				c := &containers[i]
+				if _, named := spec.Steady[c.Name]; named {
+					c.Resources = asked(c, spec, resolved[c.Name])
+				} else if all {
+					c.Resources = equalized(c.Resources)
+				}
+			}
 		}
+		return after
 	}
+	after := with(true)
 	_, culprits := plan.QoS(&after)
+	if len(culprits) > 0 {
+		after = with(false)
+	}
 	return after, culprits
+}
+
+// asked are the resources of a container that has a steady CPU. Where its author asks for no other than it has, even its
+// mistakes stay; see equalized.
+func asked(c *corev1.Container, spec plan.Spec, cpu plan.CPU) corev1.ResourceRequirements {
+	after := corev1.ResourceRequirements{Requests: maps.Clone(c.Resources.Requests), Limits: maps.Clone(c.Resources.Limits)}
+	if amount := spec.Created(cpu); amount != plan.LimitOrRequest(c) {
+		set(&after.Requests, corev1.ResourceCPU, *amount.Quantity())
+		set(&after.Limits, corev1.ResourceCPU, *amount.Quantity())
+	}
+	if amount, named := spec.Memory[c.Name]; named {
+		set(&after.Requests, corev1.ResourceMemory, *amount.Quantity())
+		set(&after.Limits, corev1.ResourceMemory, *amount.Quantity())
+	}
+	return equalized(after)
 }
 
 // equalized raises requests to limits. It lowers none: a request above its limit (a limit of zero, which Kubernetes takes
@@ -140,23 +170,28 @@ func (p *patch) add(path string, value any) {
 	*p = append(*p, jsonpatch.NewOperation("add", path, value))
 }
 
-// containers patches the named containers, and the others only where that makes the pod Guaranteed: to throttle or
-// enlarge them would otherwise buy their author nothing.
-func (p *patch) containers(path string, before, after []corev1.Container, spec plan.Spec, all bool) {
+func (p *patch) containers(path string, before, after []corev1.Container, spec plan.Spec) {
 	for i := range before {
-		c, path := &before[i], fmt.Sprintf("%s%d", path, i)
-		_, named := spec.Steady[c.Name]
-		if named || all {
-			p.resources(path+"/resources/requests", c.Resources.Requests, after[i].Resources.Requests)
-			p.resources(path+"/resources/limits", c.Resources.Limits, after[i].Resources.Limits)
-		}
-		if named {
-			p.resizePolicy(path+"/resizePolicy", c.ResizePolicy)
+		path := fmt.Sprintf("%s%d", path, i)
+		p.resources(path+"/resources", before[i].Resources, after[i].Resources)
+		if _, named := spec.Steady[before[i].Name]; named {
+			p.resizePolicy(path+"/resizePolicy", before[i].ResizePolicy)
 		}
 	}
 }
 
-func (p *patch) resources(path string, before, after corev1.ResourceList) {
+func (p *patch) resources(path string, before, after corev1.ResourceRequirements) {
+	requests, limits := changed(before.Requests, after.Requests), changed(before.Limits, after.Limits)
+	if len(before.Requests)+len(before.Limits)+len(before.Claims) == 0 && len(requests)+len(limits) > 0 {
+		p.add(path, map[string]map[corev1.ResourceName]string{"requests": requests, "limits": limits})
+		return
+	}
+	p.amounts(path+"/requests", before.Requests, requests)
+	p.amounts(path+"/limits", before.Limits, limits)
+}
+
+// changed are the amounts that are other in after, by value.
+func changed(before, after corev1.ResourceList) map[corev1.ResourceName]string {
 	changed := map[corev1.ResourceName]string{}
 	for _, name := range resized() {
 		have, had := before[name]
@@ -164,6 +199,10 @@ func (p *patch) resources(path string, before, after corev1.ResourceList) {
 			changed[name] = want.String()
 		}
 	}
+	return changed
+}
+
+func (p *patch) amounts(path string, before corev1.ResourceList, changed map[corev1.ResourceName]string) {
 	switch {
 	case len(changed) == 0:
 	case len(before) == 0:
@@ -178,7 +217,7 @@ func (p *patch) resources(path string, before, after corev1.ResourceList) {
 // resizePolicy writes down that no restart is wanted. The kubelet does the same without, but people read manifests.
 func (p *patch) resizePolicy(path string, before []corev1.ContainerResizePolicy) {
 	if slices.ContainsFunc(before, func(r corev1.ContainerResizePolicy) bool { return r.ResourceName == corev1.ResourceCPU }) {
-		return // Parse has refused RestartContainer, so it is NotRequired.
+		return // Whatever it says, Parse or its author has agreed to it.
 	}
 	policy := corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}
 	if len(before) == 0 {
@@ -208,9 +247,11 @@ func (p *patch) remove(annotations map[string]string, keys ...string) {
 // escape makes a key part of a JSON pointer (RFC 6901, 3). A domain has no "~", so the slash is all there is.
 func escape(key string) string { return strings.ReplaceAll(key, "/", "~1") }
 
-func warnings(err error) []string {
+func warnings(err error) []string { return texts(plan.Problems(err)) }
+
+func texts(problems []plan.Problem) []string {
 	var all []string
-	for _, p := range plan.Problems(err) {
+	for _, p := range problems {
 		all = append(all, p.Error())
 	}
 	return all
@@ -243,6 +284,47 @@ func probeWarnings(podSpec *corev1.PodSpec, spec plan.Spec) []string {
 			all = append(all, plan.Problem{Field: "startupProbe", Container: c.Name,
 				Message: "has neither a startupProbe nor a readinessProbe, so its CPU will be lowered as soon as it runs",
 				Remedy:  fmt.Sprintf("add a startupProbe, or use the trigger %q", plan.Delay)}.Error())
+		}
+	}
+	return all
+}
+
+// initWarnings names the init containers whose CPU stays reserved after the resize: Kubernetes reserves for a pod what its
+// running containers have, or if that is more, what an init container needs beside the sidecars that were there before it,
+// whether or not it has ended (AggregateContainerRequests of k8s.io/component-helpers/resource).
+func initWarnings(after *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) []string {
+	steady := func(c *corev1.Container) plan.MilliCPU {
+		if _, named := spec.Steady[c.Name]; named {
+			return resolved[c.Name].Steady
+		}
+		if request, requested := c.Resources.Requests[corev1.ResourceCPU]; requested {
+			return plan.MilliCPU(request.MilliValue())
+		}
+		return plan.LimitOrRequest(c) // The API server makes the request of it.
+	}
+	var left plan.MilliCPU // What the running containers have, without the sidecars so far.
+	for _, c := range plan.Containers(after) {
+		left += steady(&c)
+	}
+	for i := range after.InitContainers {
+		if c := &after.InitContainers[i]; !plan.IsSidecar(c) {
+			left -= steady(c)
+		}
+	}
+	var all []string
+	for i := range after.InitContainers {
+		c := &after.InitContainers[i]
+		cpu, field := steady(c), "limits.cpu"
+		if cpu < plan.LimitOrRequest(c) {
+			field = "requests.cpu" // They stay apart, because the pod does not become Guaranteed.
+		}
+		switch {
+		case plan.IsSidecar(c):
+			left -= cpu
+		case cpu > left && left > 0:
+			all = append(all, plan.Problem{Field: "resources." + field, Container: c.Name, Value: cpu.String(),
+				Message: "stays reserved after the init container has ended, because it is more than the running containers have when steady",
+				Remedy:  fmt.Sprintf("lower it to %s or less", left)}.Error())
 		}
 	}
 	return all

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,50 +67,218 @@ func TestGolden(t *testing.T) {
 
 // TestPatchKeepsItsPromises holds every golden pod against what no patch may do, whatever its golden file says.
 func TestPatchKeepsItsPromises(t *testing.T) {
-	m := mutator(t)
 	for name, raw := range goldenPods(t) {
 		t.Run(name, func(t *testing.T) {
 			// Fields that no library of today knows must outlive the patch.
-			raw = bytes.Replace(raw, []byte(`"image":`), []byte(`"fromTheFuture":{"amount":1.50},"image":`), 1)
-			before := decodePod(t, raw)
-			result := m.Mutate(before)
-			patched := apply(t, raw, result)
-			after := decodePod(t, patched)
+			promises(t, bytes.Replace(raw, []byte(`"image":`), []byte(`"fromTheFuture":{"amount":1.50},"image":`), 1))
+		})
+	}
+}
 
-			again := m.Mutate(after)
-			if len(again.Patch) > 0 || again.Outcome == Mutated || !slices.Equal(again.Warnings, result.Warnings) {
-				t.Errorf("not idempotent: the patched pod gives %+v", again)
-			}
-			if result.Outcome != Invalid && (result.Outcome == Mutated) != (len(result.Patch) > 0) {
-				t.Errorf("outcome %s with %d operations", result.Outcome, len(result.Patch))
-			}
-			changed := map[string]bool{}
-			for _, op := range result.Patch {
-				changed[op.Path] = true
-			}
-			for _, path := range lost(t, raw, patched) {
-				if !changed[path] {
-					t.Errorf("%s changed, which the patch does not name", path)
+// TestPatchKeepsItsPromisesToAnyPod does so with pods and annotations by chance.
+func TestPatchKeepsItsPromisesToAnyPod(t *testing.T) {
+	outcomes := map[Outcome]int{}
+	for seed := range uint64(1000) {
+		raw := anyPod(t, rand.New(rand.NewPCG(seed, 0)))
+		outcomes[promises(t, raw)]++
+		if t.Failed() {
+			t.Fatalf("seed %d: %s", seed, raw)
+		}
+	}
+	if outcomes[Mutated] < 250 || outcomes[Invalid] < 250 {
+		t.Errorf("too much alike: %v", outcomes)
+	}
+}
+
+// paths are all that a patch may touch.
+var paths = regexp.MustCompile(`^(/spec/(initC|c)ontainers/\d+/(resources(/(requests|limits)(/(cpu|memory))?)?|resizePolicy(/-)?)` +
+	`|/metadata/annotations/resize\.example\.com~1(resolved|resized|status)|/metadata/labels(/resize\.example\.com~1managed)?)$`)
+
+func promises(t *testing.T, raw []byte) Outcome {
+	t.Helper()
+	m := mutator(t)
+	before := decodePod(t, raw)
+	spec, _ := m.Keys.Parse(before.Annotations, &before.Spec) // For which containers it names.
+	result := m.Mutate(before)
+	patched := apply(t, raw, result)
+	after := decodePod(t, patched)
+
+	again := m.Mutate(defaulted(decodePod(t, patched)))
+	if len(again.Patch) > 0 || again.Outcome == Mutated || !slices.Equal(again.Warnings, result.Warnings) {
+		t.Errorf("not idempotent: %+v\nand then %+v", result, again)
+	}
+	if result.Outcome != Invalid && (result.Outcome == Mutated) != (len(result.Patch) > 0) {
+		t.Errorf("outcome %s with %d operations", result.Outcome, len(result.Patch))
+	}
+	changed := map[string]bool{}
+	for _, op := range result.Patch {
+		changed[op.Path] = true
+		if !paths.MatchString(op.Path) {
+			t.Errorf("the patch touches %s", op.Path)
+		}
+	}
+	for _, path := range lost(t, raw, patched) {
+		if !changed[path] {
+			t.Errorf("%s changed, which the patch does not name", path)
+		}
+	}
+	var resolved plan.Resolved
+	if result.Outcome != Invalid && m.Keys.OptedIn(before.Annotations) {
+		if err := json.Unmarshal([]byte(after.Annotations[m.Keys.Resolved]), &resolved); err != nil {
+			t.Error(err)
+		}
+	}
+	containersAfter := plan.Containers(&after.Spec)
+	for i, c := range plan.Containers(&before.Spec) {
+		was, is := c.Resources, containersAfter[i].Resources
+		_, named := spec.Steady[c.Name]
+		for _, name := range resized() {
+			for what, lists := range map[string][2]corev1.ResourceList{"request": {was.Requests, is.Requests}, "limit": {was.Limits, is.Limits}} {
+				w, i := lists[0][name], lists[1][name]
+				if w.Cmp(i) > 0 && (name == corev1.ResourceMemory || !named) {
+					t.Errorf("container %s: %s of %s was lowered from %v to %v", c.Name, what, name, &w, &i)
+				}
+				if _, asked := spec.Memory[c.Name]; what == "limit" && !w.Equal(i) && !asked && (name == corev1.ResourceMemory || !named && !w.IsZero()) {
+					t.Errorf("container %s: limit of %s was %v, is %v", c.Name, name, &w, &i)
 				}
 			}
-			containersAfter := plan.Containers(&after.Spec)
-			for i, c := range plan.Containers(&before.Spec) {
-				was, is := c.Resources, containersAfter[i].Resources
-				if !was.Limits.Memory().Equal(*is.Limits.Memory()) {
-					t.Errorf("container %s: memory limit was %v, is %v", c.Name, was.Limits.Memory(), is.Limits.Memory())
-				}
-				if !was.Limits.Cpu().IsZero() && !was.Limits.Cpu().Equal(*is.Limits.Cpu()) {
-					t.Errorf("container %s: CPU limit was %v, is %v", c.Name, was.Limits.Cpu(), is.Limits.Cpu())
-				}
-				for _, name := range resized() {
-					if w, i := was.Requests[name], is.Requests[name]; w.Cmp(i) > 0 {
-						t.Errorf("container %s: request of %s was lowered from %v to %v", c.Name, name, &w, &i)
-					}
+		}
+		mistaken := was.Limits.Cpu().Cmp(*was.Requests.Cpu()) < 0 && was.Limits != nil // As the API server will say.
+		if created := spec.Created(resolved[c.Name]); named && !mistaken && resolved != nil &&
+			(is.Requests.Cpu().MilliValue() != int64(created) || is.Limits.Cpu().MilliValue() != int64(created)) {
+			t.Errorf("container %s is created with %v, not %s", c.Name, is, created)
+		}
+	}
+	classes := []corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}
+	was, _ := plan.QoS(&before.Spec)
+	class, _ := plan.QoS(&after.Spec)
+	if slices.Index(classes, class) < slices.Index(classes, was) {
+		t.Errorf("the pod was %s, and becomes %s", was, class)
+	}
+	warned := slices.ContainsFunc(result.Warnings, func(w string) bool { return strings.Contains(w, "will not be Guaranteed") })
+	if result.Outcome == Mutated && (class == corev1.PodQOSGuaranteed) == warned {
+		t.Errorf("the pod becomes %s, but the warnings are %q", class, result.Warnings)
+	}
+	return result.Outcome
+}
+
+// defaulted is the pod as the API server shows it to admission: requests are filled in from limits.
+func defaulted(pod *corev1.Pod) *corev1.Pod {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			r := &containers[i].Resources
+			for name, limit := range r.Limits {
+				if _, requested := r.Requests[name]; !requested {
+					set(&r.Requests, name, limit)
 				}
 			}
-			warned := slices.ContainsFunc(result.Warnings, func(w string) bool { return strings.Contains(w, "will not be Guaranteed") })
-			if class, _ := plan.QoS(&after.Spec); result.Outcome == Mutated && (class == corev1.PodQOSGuaranteed) == warned {
-				t.Errorf("the pod becomes %s, but the warnings are %q", class, result.Warnings)
+		}
+	}
+	return pod
+}
+
+// anyPod has one to four containers and any of the annotations, most of them valid, and sometimes what another pod carried.
+func anyPod(t *testing.T, rng *rand.Rand) []byte {
+	pick := func(values ...string) string { return values[rng.IntN(len(values))] }
+	all := map[string]string{"resize.example.com/enabled": "true"}
+	sometimes := func(of int, key string, values ...string) {
+		if rng.IntN(of) == 0 {
+			all[key] = pick(values...)
+		}
+	}
+	if rng.IntN(6) > 0 {
+		all["resize.example.com/steady-cpu"] = pick("50m", "25%", "100%", "0.01%", "app=9.5m,proxy=33.3%", "app=1m,web=10m", "1", "0.0301")
+	} else {
+		all["resize.example.com/steady-resources"] = pick(`{"app":{"limits":{"cpu":"50m"}}}`, `{"web":{"limits":{"cpu":"0.05"}}}`, `{"proxy":{"requests":{"cpu":"7m"}}}`)
+	}
+	sometimes(12, "resize.example.com/steady-resources", `{"app":{"limits":{"cpu":"50m"}}}`)
+	sometimes(3, "resize.example.com/startup-cpu", "3x", "1x", "200m", "2", "1.5x", "app=50.5m,proxy=2x")
+	sometimes(8, "resize.example.com/startup-resources", `{"app":{"limits":{"cpu":"1","memory":"1Gi"}}}`, `{"app":{"limits":{"memory":"64Mi"}}}`)
+	sometimes(2, "resize.example.com/boost", "Opportunistic", "Reserve")
+	sometimes(4, "resize.example.com/allow-restart", "true")
+	sometimes(4, "resize.example.com/trigger", "Ready", "PodCondition=Ready")
+	sometimes(16, "resize.example.com/deadline-seconds", "60", "0")
+	sometimes(16, "resize.example.com/pin-runtime", "jvm", "app=go,web=go")
+	sometimes(4, "resize.example.com/resolved", `{"app":{"startupMilliCPU":200,"steadyMilliCPU":50}}`, `{"app":{"startupMilliCPU":100,"steadyMilliCPU":100}}`, "x")
+	sometimes(8, "resize.example.com/resized", "true")
+	sometimes(8, "kubectl.kubernetes.io/default-container", "app", "web", "proxy")
+	container := func(name string) map[string]any {
+		list := func() map[string]any {
+			list := map[string]any{}
+			if rng.IntN(5) > 0 {
+				list["cpu"] = pick("10m", "50m", "0.05", "100m", "200m", "1", "1", "0", "33.3m")
+			}
+			if rng.IntN(4) > 0 {
+				list["memory"] = pick("64Mi", "67108864", "256Mi", "1Gi")
+			}
+			if rng.IntN(8) == 0 {
+				list["example.com/gpu"] = "1"
+			}
+			return list
+		}
+		c := map[string]any{"name": name, "image": name}
+		switch r := list(); rng.IntN(9) {
+		case 0: // Nothing at all.
+		case 1:
+			c["resources"] = anyOf(rng, nil, map[string]any{}, map[string]any{"requests": nil}, map[string]any{"claims": []any{map[string]any{"name": "x"}}})
+		case 2:
+			c["resources"] = map[string]any{"limits": r, "requests": r}
+		case 3, 4, 5:
+			c["resources"] = map[string]any{"limits": r}
+		default:
+			c["resources"] = map[string]any{"requests": r, "limits": list()}
+		}
+		if rng.IntN(8) == 0 {
+			c["resizePolicy"] = []any{map[string]any{"resourceName": pick("cpu", "memory"), "restartPolicy": pick("RestartContainer", "NotRequired")}}
+		}
+		return c
+	}
+	inits, containers := []any{}, []any{container("app")}
+	if rng.IntN(3) == 0 {
+		containers = append(containers, container("web"))
+	}
+	if rng.IntN(3) == 0 {
+		c := container("proxy")
+		c["restartPolicy"] = "Always"
+		inits = append(inits, c)
+	}
+	if rng.IntN(3) == 0 {
+		inits = append(inits, container("migrate"))
+	}
+	raw, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": all},
+		"spec":     map[string]any{"initContainers": inits, "containers": containers},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func anyOf(rng *rand.Rand, values ...any) any { return values[rng.IntN(len(values))] }
+
+// What comes between two passes of admission, such as a sidecar, changes nothing of what the first one gave.
+func TestASidecarInjectedBetweenTwoPassesChangesNothing(t *testing.T) {
+	m := mutator(t)
+	for name, raw := range goldenPods(t) {
+		t.Run(name, func(t *testing.T) {
+			first := m.Mutate(decodePod(t, raw))
+			if first.Outcome != Mutated {
+				return
+			}
+			after := decodePod(t, apply(t, raw, first))
+			after.Spec.Containers = append(after.Spec.Containers, corev1.Container{Name: "mesh"})
+			if again := m.Mutate(after); len(again.Patch) > 0 {
+				t.Errorf("the second pass gives %+v", again.Patch)
+			}
+			// Istio's comes first, and says which one was.
+			after = decodePod(t, apply(t, raw, first))
+			if kept := "kubectl.kubernetes.io/default-container"; after.Annotations[kept] == "" {
+				after.Annotations[kept] = after.Spec.Containers[0].Name
+			}
+			after.Spec.Containers = slices.Insert(after.Spec.Containers, 0, corev1.Container{Name: "mesh"})
+			if again := m.Mutate(after); len(again.Patch) > 0 {
+				t.Errorf("behind another, the second pass gives %+v", again.Patch)
 			}
 		})
 	}
@@ -245,6 +415,8 @@ func lost(t testing.TB, before, after []byte) []string {
 	var walk func(path string, a, b any)
 	walk = func(path string, a, b any) {
 		switch a := a.(type) {
+		case nil:
+			return // Nothing was there.
 		case map[string]any:
 			if b, ok := b.(map[string]any); ok {
 				for key, value := range a {

@@ -36,6 +36,7 @@ type serveOptions struct {
 	listen        string
 	certDir       string
 	certificate   string
+	webhook       bool
 	namespace     string
 	name          string
 	identity      string
@@ -72,6 +73,7 @@ Deployment in manifests/install.yaml runs.`,
 	f.StringVar(&o.listen, "listen", ":8443", "address of the HTTPS server: /mutate, /healthz, /readyz, /metrics")
 	f.StringVar(&o.certificate, "certificate", selfManaged, "where the serving certificate comes from: "+selfManaged+
 		" (a CA kept in the Secret NAME-tls and put into the caBundle) or "+fromFiles+" (--cert-dir is filled by others)")
+	f.BoolVar(&o.webhook, "webhook", true, "whether there is a webhook configuration to put the CA into; false where policies do the admission")
 	f.StringVar(&o.certDir, "cert-dir", "/run/pod-resizer/tls", "folder of tls.crt and tls.key; changes are picked up")
 	f.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of pod-resizer itself (default $POD_NAMESPACE)")
 	f.StringVar(&o.name, "name", "pod-resizer", "name of pod-resizer's Service, Lease and webhook configuration; its Secret is NAME-tls")
@@ -166,11 +168,15 @@ func (o *serveOptions) serve(ctx context.Context) error {
 	ready := []webhook.Check{{Name: "certificate", Check: files.Ready}}
 	parts, ctx := errgroup.WithContext(ctx)
 	if o.certificate == selfManaged {
+		configuration := ""
+		if o.webhook {
+			configuration = o.name
+		}
 		manager := certs.NewSelfManaged(certs.SelfManagedOptions{
 			Client:               client,
 			Namespace:            o.namespace,
 			SecretName:           o.name + "-tls",
-			WebhookConfiguration: o.name,
+			WebhookConfiguration: configuration,
 			DNSNames:             []string{strings.Join([]string{o.name, o.namespace, "svc"}, ".")},
 			Dir:                  o.certDir,
 			Logger:               log,

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -76,11 +77,11 @@ func Decide(in Input) Decision {
 	}
 	var changes []lowering
 	for _, c := range runningContainers(&pod.Spec) {
-		steady, lowered := contract.Steady[c.Name]
+		steady, lowered := contract.lowered[c.Name]
 		if !lowered {
 			continue
 		}
-		request, limit := milliCPU(c.Resources.Requests[corev1.ResourceCPU]), limitOrRequest(c)
+		request, limit := milliCPU(c.Resources.Requests[corev1.ResourceCPU]), LimitOrRequest(c)
 		if request < steady || limit < steady {
 			return in.skip(BelowSteady, fmt.Sprintf("container %q has %s, less than its steady CPU %s: something else lowered it",
 				c.Name, min(request, limit), steady))
@@ -98,16 +99,20 @@ func Decide(in Input) Decision {
 // contract is what a pod's annotations come to: what admission resolved, or for a pod that admission missed, the author's
 // annotations as they stand.
 type contract struct {
-	Spec     // Its Steady holds only what is below the startup CPU.
+	Spec          // Only its course; see reading.course.
+	seen     bool // By admission.
 	resolved Resolved
+	lowered  map[string]MilliCPU // The CPU after startup of the containers that have more at startup.
 }
 
 func (k Keys) contract(pod *corev1.Pod) (contract, error) {
 	c := contract{}
-	value, seen := pod.Annotations[k.Resolved]
+	var value string
 	var err error
-	if seen {
-		if c.Trigger, c.Delay, err = k.parseTrigger(pod.Annotations); err != nil {
+	if value, c.seen = pod.Annotations[k.Resolved]; c.seen {
+		r := reading{Keys: k, annotations: pod.Annotations, pod: &pod.Spec}
+		r.course(&c.Spec)
+		if err := join(r.problems...); err != nil {
 			return c, err
 		}
 		if c.resolved, err = k.parseResolved(value); err != nil {
@@ -117,13 +122,35 @@ func (k Keys) contract(pod *corev1.Pod) (contract, error) {
 		if c.Spec, err = k.Parse(pod.Annotations, &pod.Spec); err != nil {
 			return c, err
 		}
-		if c.resolved, err = k.Resolve(&pod.Spec, c.Steady); err != nil {
+		if err = k.asItStands(&c.Spec); err != nil {
+			return c, err
+		}
+		if c.resolved, err = k.Resolve(&pod.Spec, c.Spec); err != nil {
 			return c, err
 		}
 	}
-	c.Steady = c.resolved.lowered()
+	c.lowered = c.resolved.lowered()
 	// Again, for what another webhook or the author has put in since.
-	return c, checkPod(&pod.Spec, c.Steady)
+	r := reading{Keys: k, annotations: pod.Annotations, pod: &pod.Spec}
+	r.checkPod(c.AllowRestart, slices.Collect(maps.Keys(c.lowered)))
+	return c, join(r.problems...)
+}
+
+// asItStands makes amounts of what the author of a pod asked for that admission missed. Such a pod starts with what it has,
+// whatever it was meant to start with. A share of that would be another amount after each resize, with no end before 1m.
+func (k Keys) asItStands(s *Spec) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(s.Steady)) {
+		steady, startup := s.Steady[name], s.Startup[name]
+		if steady.Share > 0 && startup.Amount == 0 {
+			errs = append(errs, Problem{steady.Field, name, quote(steady.Text), "is a part of a startup CPU that admission did not see",
+				`recreate the pod, or write an amount such as "50m"`})
+		}
+		steady.Amount, steady.Share = steady.of(startup.Amount), 0
+		s.Steady[name] = steady
+	}
+	s.Startup = nil
+	return join(errs...)
 }
 
 // lowering is a container whose CPU is to be lowered.
@@ -147,7 +174,7 @@ func (in Input) startup(contract contract, changes []lowering) Decision {
 			continue
 		}
 		running := status.State.Running
-		if running == nil || !isOver(contract.Trigger, c.container, status) {
+		if running == nil || !in.isOver(contract.Spec, c.container, status) {
 			return Decision{Action: Wait, Reason: AwaitingTrigger}
 		}
 		if running.StartedAt.After(started) {
@@ -196,11 +223,13 @@ func (in Input) startup(contract contract, changes []lowering) Decision {
 }
 
 // isOver says whether a running container's startup is over, but for the time that the trigger Delay waits.
-func isOver(trigger Trigger, c *corev1.Container, status corev1.ContainerStatus) bool {
+func (in Input) isOver(spec Spec, c *corev1.Container, status corev1.ContainerStatus) bool {
 	switch {
-	case trigger == Delay:
+	case spec.Trigger == Delay:
 		return true
-	case trigger == Ready, c.StartupProbe == nil:
+	case spec.Trigger == PodCondition:
+		return conditionOf(in.Pod, spec.Condition) != nil
+	case spec.Trigger == Ready, c.StartupProbe == nil:
 		return status.Ready
 	default:
 		return status.Started != nil && *status.Started
@@ -261,18 +290,22 @@ func (in Input) actuation(contract contract) Decision {
 			started = running.StartedAt.Time
 		}
 	}
-	done := Decision{Reason: CPULowered}
-	switch _, seen := pod.Annotations[in.Keys.Resolved]; {
+	done := Decision{Reason: CPULowered, Status: Status{ReleasedMilliCPU: contract.resolved.Released()}}
+	changed := pod.Generation > 1 || !in.TriggeredAt.IsZero() // Since it was created.
+	switch {
+	case len(changes) > 0 && contract.Boost == Opportunistic && !changed:
+		done.Reason, done.Status.ReleasedMilliCPU = NothingToLower, 0
+		done.Message = fmt.Sprintf("Created with the steady CPU; %s", pod.Status.QOSClass)
 	case len(changes) > 0:
 		done.Message = fmt.Sprintf("CPU lowered, %s; %s", describe(changes), pod.Status.QOSClass)
-	case !seen && (pod.Generation > 1 || !in.TriggeredAt.IsZero()):
+	case !contract.seen && changed:
 		// Admission missed it, so nothing says any more what it started with; but the spec has changed since.
 		done.Message = fmt.Sprintf("CPU lowered; %s", pod.Status.QOSClass)
 	default:
 		done.Reason = NothingToLower
 		done.Message = fmt.Sprintf("Startup and steady CPU are the same; %s", pod.Status.QOSClass)
 	}
-	done.Status = Status{Phase: Steady, Reason: done.Reason, ReleasedMilliCPU: contract.resolved.Released()}
+	done.Status.Phase, done.Status.Reason = Steady, done.Reason
 	// A container that has started since the trigger has restarted: how long its first start took is lost.
 	if !started.IsZero() && !in.TriggeredAt.Before(started) {
 		seconds := in.TriggeredAt.Sub(started).Seconds()

@@ -168,6 +168,36 @@ func missed(steady string) change {
 	}
 }
 
+// short is a pod that admission missed, with the short annotations.
+func short(steady, startup string) change {
+	return func(p *corev1.Pod) {
+		delete(p.Annotations, DefaultDomain+"/steady-resources")
+		annotate("steady-cpu", steady)(p)
+		if startup != "" {
+			annotate("startup-cpu", startup)(p)
+		}
+	}
+}
+
+// opportunistic is a pod that was created with its steady CPU.
+func opportunistic(p *corev1.Pod) {
+	annotate("boost", "Opportunistic")(p)
+	cpu("app", "50m")(p)
+	allocated("app", "50m")(p)
+}
+
+func generation(n int64) change { return func(p *corev1.Pod) { p.Generation = n } }
+
+func restarting(p *corev1.Pod) {
+	container("app", func(c *corev1.Container) {
+		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+	})(p)
+}
+
+func warmedUp(status corev1.ConditionStatus) change {
+	return condition(corev1.PodCondition{Type: "WarmedUp", Status: status})
+}
+
 const app50m = `{"app":{"limits":{"cpu":"50m"}}}`
 
 func resolve(r Resolved) change { return annotate("resolved", r.String()) }
@@ -326,6 +356,17 @@ func decideCases() []decideCase {
 			0, never, delayed(36 * second),
 		},
 
+		// The trigger PodCondition.
+		{"the pod has no such condition, whatever its probes say", testPod(annotate("trigger", "PodCondition=WarmedUp"), started("app"), ready("app")), 0, never, wait(AwaitingTrigger)},
+		{"the condition is not True", testPod(annotate("trigger", "PodCondition=WarmedUp"), started("app"), warmedUp(corev1.ConditionFalse)), 0, never, wait(AwaitingTrigger)},
+		{"the condition is unknown", testPod(annotate("trigger", "PodCondition=WarmedUp"), started("app"), warmedUp(corev1.ConditionUnknown)), 0, never, wait(AwaitingTrigger)},
+		{"the condition is True, whatever the probes say", testPod(annotate("trigger", "PodCondition=WarmedUp"), warmedUp(corev1.ConditionTrue)), 0, never, lowerApp()},
+		{"the condition is that of another pod", testPod(annotate("trigger", "PodCondition=example.com/WarmedUp"), warmedUp(corev1.ConditionTrue)), 0, never, wait(AwaitingTrigger)},
+		{"the condition is True, but the container does not run", testPod(annotate("trigger", "PodCondition=WarmedUp"), warmedUp(corev1.ConditionTrue), waiting("app", "PodInitializing")), 0, never, wait(AwaitingTrigger)},
+		{"the condition is True, and the container crashes in a loop", testPod(annotate("trigger", "PodCondition=WarmedUp"), warmedUp(corev1.ConditionTrue), waiting("app", "CrashLoopBackOff")), 0, never, wait(CrashLoopBackOff)},
+		{"the condition comes, and its delay begins", testPod(annotate("trigger", "PodCondition=WarmedUp", "delay-seconds", "30"), warmedUp(corev1.ConditionTrue)), 0, never, delayed(30 * second)},
+		{"the delay after the condition is over", testPod(annotate("trigger", "PodCondition=WarmedUp", "delay-seconds", "30"), warmedUp(corev1.ConditionTrue)), 0, noon.Add(-30 * second), lowerApp()},
+
 		// A further delay after a trigger.
 		{"the trigger comes, and its delay begins", testPod(annotate("delay-seconds", "30"), started("app")), 0, never, delayed(30 * second)},
 		{"a delay before the trigger has not begun", testPod(annotate("delay-seconds", "30")), 0, never, wait(AwaitingTrigger)},
@@ -442,12 +483,40 @@ func decideCases() []decideCase {
 		{
 			"a problem is reported before a kubelet has the pod",
 			testPod(annotate("trigger", "Soon"), func(p *corev1.Pod) { p.Status.StartTime = nil }), 0, never,
-			record(Skipped, InvalidAnnotation, `resize.example.com/trigger: "Soon": is not a trigger; write one of StartupProbePassed, Ready, Delay`),
+			record(Skipped, InvalidAnnotation, `resize.example.com/trigger: "Soon": is not a trigger; write one of StartupProbePassed, Ready, Delay, PodCondition=TYPE`),
 		},
 		{"a problem that was mended", testPod(started("app"), recorded(InvalidAnnotation, notResolved)), 0, never, lowerApp()},
 		{"a refusal is tried again whenever something happens", testPod(started("app"), recorded(APIRefused, "exceeded quota")), 0, never, lowerApp()},
 
+		{
+			"a VPA has got at the pod since", testPod(started("app"), func(p *corev1.Pod) { p.Annotations["vpaUpdates"] = "x" }), 0, never,
+			record(Skipped, InvalidAnnotation, `vpaUpdates: a VerticalPodAutoscaler sets this pod's CPU, and two would undo each other's work; take the pod out of one of them`),
+		},
+		{"a resize that would restart the container, with its author's consent", testPod(started("app"), annotate("allow-restart", "true"), restarting), 0, never, lowerApp()},
+		{
+			"a resize that would restart the container, without", testPod(started("app"), restarting), 0, never,
+			record(Skipped, InvalidAnnotation, `resizePolicy: container "app": "RestartContainer": lowering its CPU would restart the container; write "NotRequired" for cpu, or resize.example.com/allow-restart: "true"`),
+		},
+		{"amounts in annotations do not matter any more", testPod(started("app"), annotate("steady-cpu", "x", "startup-resources", "x")), 0, never, lowerApp()},
+		{"what is not acted on yet changes nothing", testPod(started("app"), annotate("deadline-seconds", "1", "fit-after-seconds", "1", "on-restart", "Boost", "pin-runtime", "jvm", "protect-startup", "true")), 0, never, lowerApp()},
+
+		// Pods that were created with their steady CPU.
+		{"the kubelet has yet to allocate it", testPod(opportunistic, allocated("app", "200m")), 0, never, wait(AwaitingKubelet)},
+		{"nothing was lowered", testPod(opportunistic), 0, never, record(Steady, NothingToLower, "Created with the steady CPU; Guaranteed")},
+		{"somebody raised it", testPod(opportunistic, started("app"), cpu("app", "100m"), generation(2)), 0, never, lower("Startup is over: lowering CPU, app 100m to 50m", map[string]MilliCPU{"app": 50})},
+		{"somebody raised it, and it was lowered", testPod(opportunistic, generation(3), observed(3)), 0, never, done(doneMessage)},
+		{"somebody raised it, and this leader saw its startup end", testPod(opportunistic), 0, noon.Add(-10 * second), startupTook(20, done(doneMessage))},
+
 		// Pods that admission missed.
+		{"an amount in short", testPod(missed("x"), short("50m", ""), started("app")), 0, never, lowerApp()},
+		{"a part of an amount", testPod(missed("x"), short("25%", "200m"), started("app")), 0, never, lowerApp()},
+		{"the startup CPU was to be another than it is", testPod(missed("x"), short("50m", "3x"), started("app")), 0, never, lowerApp()},
+		{"the startup CPU was to be another than it was", testPod(missed("x"), short("50m", "3x"), actuated), 0, never, missedDone},
+		{"it was to have more, and has its steady CPU from the start", testPod(missed("x"), short("50m", "3x"), cpu("app", "50m"), allocated("app", "50m")), 0, never, record(Steady, NothingToLower, "Startup and steady CPU are the same; Guaranteed")},
+		{
+			"a part of what it has would be less each time", testPod(missed("x"), short("25%", ""), started("app")), 0, never,
+			record(Skipped, InvalidAnnotation, `resize.example.com/steady-cpu: container "app": "25%": is a part of a startup CPU that admission did not see; recreate the pod, or write an amount such as "50m"`),
+		},
 		{"a Guaranteed pod that admission missed is lowered", testPod(missed(app50m), started("app")), 0, never, lowerApp()},
 		{
 			"a Guaranteed pod that admission missed was lowered; how much it had is forgotten",
@@ -470,14 +539,14 @@ func decideCases() []decideCase {
 		{
 			"a pod that admission missed says nothing about its steady CPU",
 			testPod(func(p *corev1.Pod) { delete(p.Annotations, DefaultDomain+"/resolved") }), 0, never,
-			record(Skipped, InvalidAnnotation, `resize.example.com/steady-resources: is missing; write {"app":{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}`),
+			record(Skipped, InvalidAnnotation, `resize.example.com/steady-resources: is missing; write {"app":{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}, or in short resize.example.com/steady-cpu: "50m"`),
 		},
 		{
 			"a pod that admission missed would be restarted by the resize",
 			testPod(missed(app50m), started("app"), container("app", func(c *corev1.Container) {
 				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
 			})), 0, never,
-			record(Skipped, InvalidAnnotation, `resizePolicy: container "app": "RestartContainer": lowering its CPU would restart the container; write "NotRequired" for cpu`),
+			record(Skipped, InvalidAnnotation, `resizePolicy: container "app": "RestartContainer": lowering its CPU would restart the container; write "NotRequired" for cpu, or resize.example.com/allow-restart: "true"`),
 		},
 
 		// Accepted is not actuated.

@@ -16,10 +16,20 @@ const DefaultDomain = "resize.example.com"
 // Keys are the names that admission, the resizer and the people who run them agree on, all under one domain.
 type Keys struct {
 	// Written by the author of the pod (template).
-	Enabled         string // "true" opts the pod in; nothing else is ever touched.
-	SteadyResources string // Steady CPU per container: {"app":{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}.
-	Trigger         string // When startup is over; see Trigger.
-	DelaySeconds    string // Whole seconds; see Spec.Delay.
+	Enabled          string // "true" opts the pod in; nothing else is ever touched.
+	SteadyResources  string // Steady CPU per container: {"app":{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}.
+	SteadyCPU        string // The same in short: 50m or 25% (of the startup CPU), or app=50m,proxy=25%.
+	StartupResources string // Like SteadyResources, for the startup; may also name memory.
+	StartupCPU       string // The same in short: 2 or 3x (the steady CPU), or app=2,proxy=3x.
+	Trigger          string // When startup is over; see Trigger.
+	DelaySeconds     string // Whole seconds; see Spec.Delay.
+	DeadlineSeconds  string // Whole seconds; see Spec.Deadline.
+	Boost            string // How the startup CPU is had; see Boost.
+	FitAfterSeconds  string // Whole seconds; see Spec.FitAfter.
+	OnRestart        string // What a container that restarts gets; see OnRestart.
+	PinRuntime       string // app=jvm,web=go; see Runtime.
+	ProtectStartup   string // "true": no eviction while the pod starts.
+	AllowRestart     string // "true": lowering may restart a container whose resizePolicy says so.
 
 	// Written by admission.
 	Managed  string // Label, "true", for selectors.
@@ -41,21 +51,34 @@ func KeysFor(domain string) (Keys, error) {
 	}
 	key := func(name string) string { return domain + "/" + name }
 	return Keys{
-		Enabled:         key("enabled"),
-		SteadyResources: key("steady-resources"),
-		Trigger:         key("trigger"),
-		DelaySeconds:    key("delay-seconds"),
-		Managed:         key("managed"),
-		Resolved:        key("resolved"),
-		Resized:         key("resized"),
-		Status:          key("status"),
-		Steady:          corev1.PodConditionType(key("Steady")),
+		Enabled:          key("enabled"),
+		SteadyResources:  key("steady-resources"),
+		SteadyCPU:        key("steady-cpu"),
+		StartupResources: key("startup-resources"),
+		StartupCPU:       key("startup-cpu"),
+		Trigger:          key("trigger"),
+		DelaySeconds:     key("delay-seconds"),
+		DeadlineSeconds:  key("deadline-seconds"),
+		Boost:            key("boost"),
+		FitAfterSeconds:  key("fit-after-seconds"),
+		OnRestart:        key("on-restart"),
+		PinRuntime:       key("pin-runtime"),
+		ProtectStartup:   key("protect-startup"),
+		AllowRestart:     key("allow-restart"),
+		Managed:          key("managed"),
+		Resolved:         key("resolved"),
+		Resized:          key("resized"),
+		Status:           key("status"),
+		Steady:           corev1.PodConditionType(key("Steady")),
 	}, nil
 }
 
 // author are the annotations that an author writes.
 func (k Keys) author() []string {
-	return []string{k.Enabled, k.SteadyResources, k.Trigger, k.DelaySeconds}
+	return []string{
+		k.Enabled, k.SteadyResources, k.SteadyCPU, k.StartupResources, k.StartupCPU, k.Trigger, k.DelaySeconds, k.DeadlineSeconds,
+		k.Boost, k.FitAfterSeconds, k.OnRestart, k.PinRuntime, k.ProtectStartup, k.AllowRestart,
+	}
 }
 
 // CheckUnknown names the annotations under the domain that are none of ours: most likely misspelt.
@@ -64,8 +87,9 @@ func (k Keys) CheckUnknown(annotations map[string]string) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !slices.Contains([]string{k.Resolved, k.Resized, k.Status}, key) {
+			names := strings.ReplaceAll(strings.Join(k.author(), ", "), domain+"/", "") // All, and still short.
 			errs = append(errs, Problem{Field: key, Message: "is not an annotation of pod-resizer and has no effect",
-				Remedy: "write one of " + list(k.author()) + ", or remove it"})
+				Remedy: "write one of " + names + " after the slash, or remove it"})
 		}
 	}
 	return join(errs...)

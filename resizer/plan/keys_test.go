@@ -20,15 +20,25 @@ func testKeys(t testing.TB) Keys {
 
 func TestTheNamesThatPeopleTypeDoNotChange(t *testing.T) {
 	want := Keys{
-		Enabled:         "resize.example.com/enabled",
-		SteadyResources: "resize.example.com/steady-resources",
-		Trigger:         "resize.example.com/trigger",
-		DelaySeconds:    "resize.example.com/delay-seconds",
-		Managed:         "resize.example.com/managed",
-		Resolved:        "resize.example.com/resolved",
-		Resized:         "resize.example.com/resized",
-		Status:          "resize.example.com/status",
-		Steady:          "resize.example.com/Steady",
+		Enabled:          "resize.example.com/enabled",
+		SteadyResources:  "resize.example.com/steady-resources",
+		SteadyCPU:        "resize.example.com/steady-cpu",
+		StartupResources: "resize.example.com/startup-resources",
+		StartupCPU:       "resize.example.com/startup-cpu",
+		Trigger:          "resize.example.com/trigger",
+		DelaySeconds:     "resize.example.com/delay-seconds",
+		DeadlineSeconds:  "resize.example.com/deadline-seconds",
+		Boost:            "resize.example.com/boost",
+		FitAfterSeconds:  "resize.example.com/fit-after-seconds",
+		OnRestart:        "resize.example.com/on-restart",
+		PinRuntime:       "resize.example.com/pin-runtime",
+		ProtectStartup:   "resize.example.com/protect-startup",
+		AllowRestart:     "resize.example.com/allow-restart",
+		Managed:          "resize.example.com/managed",
+		Resolved:         "resize.example.com/resolved",
+		Resized:          "resize.example.com/resized",
+		Status:           "resize.example.com/status",
+		Steady:           "resize.example.com/Steady",
 	}
 	if got := testKeys(t); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -123,12 +133,18 @@ func TestOnlyTheExactTrueOptsIn(t *testing.T) {
 }
 
 func TestMisspeltAnnotationsAreNamed(t *testing.T) {
-	got := texts(testKeys(t).CheckUnknown(map[string]string{
-		"resize.example.com/enabled": "true", "resize.example.com/resolved": "{}", "resize.example.com/triger": "Ready", "other.example.com/triger": "x",
-	}))
-	want := "resize.example.com/triger: is not an annotation of pod-resizer and has no effect; write one of resize.example.com/enabled, " +
-		"resize.example.com/steady-resources, resize.example.com/trigger, resize.example.com/delay-seconds, or remove it"
-	if strings.Join(got, "\n") != want {
+	keys := testKeys(t)
+	all := map[string]string{
+		"resize.example.com/resolved": "{}", "resize.example.com/resized": "true", "resize.example.com/status": "{}",
+		"resize.example.com/triger": "Ready", "other.example.com/triger": "x",
+	}
+	for _, key := range keys.author() {
+		all[key] = "x"
+	}
+	want := "resize.example.com/triger: is not an annotation of pod-resizer and has no effect; write one of enabled, steady-resources, steady-cpu, " +
+		"startup-resources, startup-cpu, trigger, delay-seconds, deadline-seconds, boost, fit-after-seconds, on-restart, pin-runtime, protect-startup, " +
+		"allow-restart after the slash, or remove it"
+	if got := texts(keys.CheckUnknown(all)); strings.Join(got, "\n") != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

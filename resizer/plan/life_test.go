@@ -53,6 +53,9 @@ type life struct {
 
 type broken string
 
+// warm is the condition that the trigger PodCondition waits for.
+const warm = "example.com/WarmedUp"
+
 // newLife is a pod of one to four containers with chance amounts, probes, trigger, delay and troubles.
 func newLife(seed uint64, keys Keys, told bool) *life {
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -100,7 +103,7 @@ func newLife(seed uint64, keys Keys, told bool) *life {
 	} else {
 		resolve(resolved)(l.pod)
 	}
-	trigger := Triggers()[rng.IntN(3)]
+	trigger := []Trigger{StartupProbePassed, Ready, Delay, PodCondition + "=" + warm}[rng.IntN(4)]
 	annotate("trigger", string(trigger))(l.pod)
 	if delay := rng.IntN(3) * 4; delay > 0 || trigger == Delay {
 		annotate("delay-seconds", fmt.Sprint(delay))(l.pod)
@@ -211,6 +214,10 @@ func (l *life) startupOver() bool {
 				if !s.Ready {
 					return false
 				}
+			default: // PodCondition, with its type.
+				if conditionOf(l.seen, warm) == nil {
+					return false
+				}
 			}
 		}
 	}
@@ -283,6 +290,9 @@ func (l *life) kubelet(calm bool) {
 	if calm || l.rng.IntN(2) == 0 {
 		l.syncResize(calm)
 	}
+	if calm || l.rng.IntN(4) == 0 {
+		l.syncCondition(calm)
+	}
 	for _, name := range l.names {
 		if calm || l.rng.IntN(len(l.names)) == 0 {
 			l.syncContainer(name, calm)
@@ -327,6 +337,17 @@ func (l *life) syncContainer(name string, calm bool) {
 		s.Ready = false
 	}
 	l.tell("kubelet: %s is %+v, started %v, ready %v", name, s.State, s.Started != nil && *s.Started, s.Ready)
+}
+
+// syncCondition is what somebody says about the pod, who may change his mind.
+func (l *life) syncCondition(calm bool) {
+	status := corev1.ConditionTrue
+	if !calm && l.rng.IntN(2) == 0 {
+		status = corev1.ConditionFalse
+	}
+	l.pod.Status.Conditions = slices.DeleteFunc(l.pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == warm })
+	condition(corev1.PodCondition{Type: warm, Status: status})(l.pod)
+	l.tell("%s is %s", warm, status)
 }
 
 // syncResize takes a resize one step further: put off or infeasible, or allocated and then actuated.
@@ -415,7 +436,7 @@ func (l *life) arrived() {
 	var lower bool
 	for name, cpu := range l.lowered {
 		c, _ := find(l.pod, name)
-		l.must(limitOrRequest(c) == cpu.Steady, "%s ends with %s, wants %s", name, limitOrRequest(c), cpu.Steady)
+		l.must(LimitOrRequest(c) == cpu.Steady, "%s ends with %s, wants %s", name, LimitOrRequest(c), cpu.Steady)
 		lower = lower || cpu.Steady < cpu.Startup
 	}
 	if !lower {

@@ -33,7 +33,18 @@ func milliCPU(q resource.Quantity) MilliCPU {
 // containers could overflow.
 const maxCPU MilliCPU = 10_000_000
 
-// amount is CPU as people write it in JSON: "50m", or a bare number, as in the resources of a pod.
+// Bytes is an amount of memory.
+type Bytes int64
+
+// Quantity is the amount as the API takes it.
+func (b Bytes) Quantity() *resource.Quantity {
+	return resource.NewQuantity(int64(b), resource.BinarySI)
+}
+
+// maxMemory, a pebibyte, bounds memory as maxCPU bounds CPU.
+const maxMemory Bytes = 1 << 50
+
+// amount is CPU or memory as people write it in JSON: "50m", or a bare number, as in the resources of a pod.
 type amount string
 
 // UnmarshalJSON takes a string or a number.
@@ -45,7 +56,7 @@ func (a *amount) UnmarshalJSON(data []byte) error {
 	}
 	var number json.Number
 	if err := json.Unmarshal(data, &number); err != nil {
-		return errors.New(`an amount of CPU is a string, such as "50m"`)
+		return errors.New(`an amount is a string, such as "50m"`)
 	}
 	*a = amount(number)
 	return nil
@@ -54,16 +65,21 @@ func (a *amount) UnmarshalJSON(data []byte) error {
 // maxAmount is longer than any amount that makes sense; ParseQuantity takes its time for long ones.
 const maxAmount = 32
 
-// cpu is what the amount comes to. An exponent is refused, because ParseQuantity computes it digit by digit: ten characters
-// such as 1E10000000 would keep it busy for seconds.
-func (a amount) cpu() (MilliCPU, error) {
-	notQuantity := errors.New("is not a quantity of CPU")
+// quantity parses the amount. An exponent is refused, because ParseQuantity computes it digit by digit: ten characters such
+// as 1E10000000 would keep it busy for seconds.
+func (a amount) quantity() (q resource.Quantity, ok bool) {
 	if len(a) > maxAmount || strings.ContainsAny(string(a), "eE") {
-		return 0, notQuantity
+		return q, false
 	}
 	q, err := resource.ParseQuantity(string(a))
-	if err != nil {
-		return 0, notQuantity
+	return q, err == nil
+}
+
+// cpu is what the amount comes to.
+func (a amount) cpu() (MilliCPU, error) {
+	q, ok := a.quantity()
+	if !ok {
+		return 0, errors.New("is not a quantity of CPU")
 	}
 	if q.Sign() <= 0 {
 		return 0, errors.New("is not more than zero, and a pod without CPU is not Guaranteed")
@@ -73,4 +89,22 @@ func (a amount) cpu() (MilliCPU, error) {
 		return 0, fmt.Errorf("is more than any node has (%s)", maxCPU)
 	}
 	return cpu, nil
+}
+
+// memory is what the amount comes to.
+func (a amount) memory() (Bytes, error) {
+	q, ok := a.quantity()
+	switch {
+	case !ok:
+		return 0, errors.New("is not a quantity of memory")
+	case q.Sign() <= 0:
+		return 0, errors.New("is not more than zero, and a pod without memory is not Guaranteed")
+	case q.Cmp(*maxMemory.Quantity()) > 0:
+		return 0, fmt.Errorf("is more than any node has (%s)", maxMemory.Quantity())
+	}
+	bytes := Bytes(q.Value()) // Rounded up.
+	if q.Cmp(*bytes.Quantity()) != 0 {
+		return 0, errors.New("is not a whole number of bytes") // Such as "256m", thousandths of a byte.
+	}
+	return bytes, nil
 }

@@ -20,27 +20,38 @@ type CPU struct {
 	Steady  MilliCPU `json:"steadyMilliCPU"`
 }
 
-// Resolve works out the CPU of every container that has any. The startup CPU is the container's limit, else its request:
-// the most that its author let it burn. The error joins Problems.
-func (k Keys) Resolve(spec *corev1.PodSpec, steady map[string]MilliCPU) (Resolved, error) {
+// Resolve works out the CPU of every container that has any. Where its author did not say otherwise, the startup CPU is the
+// container's limit, else its request: the most that its author let it burn. The error joins Problems.
+//
+// A container that stands at the very steady CPU that the pod's own Resolved tells, and that today's annotations still come to,
+// has been through admission already: it was created with its steady CPU and this is the second pass, or the manifest is that
+// of a pod that has been lowered. Then Resolved tells the startup CPU, too. Anything else on the pod goes before it.
+func (k Keys) Resolve(pod *corev1.PodSpec, spec Spec) (Resolved, error) {
 	resolved := Resolved{}
 	var errs []error
-	for _, c := range Containers(spec) {
-		target, named := steady[c.Name]
-		startup := limitOrRequest(&c)
+	for _, c := range Containers(pod) {
+		steady, named := spec.Steady[c.Name]
+		has := LimitOrRequest(&c)
+		startup, from, text := has, "resources.limits.cpu", ""
+		if want, asked := spec.Startup[c.Name]; asked {
+			startup, from, text = want.of(steady.Amount), want.Field, quote(want.Text)
+		} else if was := spec.carried[c.Name]; named && atSteady(&c, was.Steady) && steady.of(was.Startup) == was.Steady {
+			startup = was.Startup
+		}
+		target := steady.of(startup)
 		switch {
-		case startup == 0 && !named:
+		case startup <= 0 && !named:
 			continue
-		case startup == 0:
+		case startup <= 0:
 			errs = append(errs, Problem{"resources", c.Name, "", "has neither a CPU limit nor a CPU request, so there is nothing to lower",
-				"set resources.limits.cpu to what it needs while it starts"})
+				fmt.Sprintf("set resources.limits.cpu, or %s, to what it needs while it starts", k.StartupCPU)})
 		case startup > maxCPU:
-			errs = append(errs, Problem{"resources.limits.cpu", c.Name, "", fmt.Sprintf("is more than any node has (%s)", maxCPU), "write less"})
+			errs = append(errs, Problem{from, c.Name, text, fmt.Sprintf("is more than any node has (%s)", maxCPU), "write less"})
 		case !named:
 			resolved[c.Name] = CPU{startup, startup}
 		case target > startup:
-			errs = append(errs, Problem{k.SteadyResources, c.Name, quote(target.String()),
-				fmt.Sprintf("is more than its startup CPU, %s", startup), "write less, or raise resources.limits.cpu"})
+			errs = append(errs, Problem{steady.Field, c.Name, quote(steady.Text),
+				fmt.Sprintf("is more than its startup CPU, %s", startup), "write less, or raise " + from})
 		default:
 			resolved[c.Name] = CPU{startup, target}
 		}
@@ -51,8 +62,13 @@ func (k Keys) Resolve(spec *corev1.PodSpec, steady map[string]MilliCPU) (Resolve
 	return resolved, nil
 }
 
-// limitOrRequest is the most CPU that a container may use, or where that has no bound, what it is sure of.
-func limitOrRequest(c *corev1.Container) MilliCPU {
+// atSteady says whether a container's request and limit both are its steady CPU.
+func atSteady(c *corev1.Container, steady MilliCPU) bool {
+	return milliCPU(c.Resources.Requests[corev1.ResourceCPU]) == steady && milliCPU(c.Resources.Limits[corev1.ResourceCPU]) == steady
+}
+
+// LimitOrRequest is the most CPU that a container may use, or where that has no bound, what it is sure of.
+func LimitOrRequest(c *corev1.Container) MilliCPU {
 	// A limit of zero is none, to the kubelet as well as here.
 	if limit := c.Resources.Limits[corev1.ResourceCPU]; !limit.IsZero() {
 		return milliCPU(limit)

@@ -79,12 +79,86 @@ func TestResolve(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := testKeys(t).Resolve(specWith(c.cpu), c.steady)
+			got, err := testKeys(t).Resolve(specWith(c.cpu), Spec{Steady: wants(c.steady)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %v\nwant %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestResolveRelatesOneCPUToTheOther(t *testing.T) {
+	const stale = `{"app":{"startupMilliCPU":200,"steadyMilliCPU":50}}`
+	at := func(cpu string) corev1.ResourceRequirements { return resources(cpu, cpu) }
+	cases := []struct {
+		name        string
+		app         corev1.ResourceRequirements
+		annotations map[string]string
+		want        CPU
+	}{
+		{"a part of the limit", resources("100m", "200m"), annotations("steady-cpu", "25%"), CPU{200, 50}},
+		{"a part of the request, where there is no limit", resources("200m", ""), annotations("steady-cpu", "25%"), CPU{200, 50}},
+		{"a part of the startup CPU that is asked for", at("1"), annotations("steady-cpu", "25%", "startup-cpu", "200m"), CPU{200, 50}},
+		{"a part of the startup CPU of a container that has none itself", resources("", ""), annotations("steady-cpu", "25%", "startup-cpu", "2"), CPU{2000, 500}},
+		{"a part is rounded up", at("10m"), annotations("steady-cpu", "0.001%"), CPU{10, 1}},
+		{"a third of a core", at("1"), annotations("steady-cpu", "33.333%"), CPU{1000, 334}},
+		{"all of it", at("200m"), annotations("steady-cpu", "100%"), CPU{200, 200}},
+		{"a multiple of the steady CPU, whatever the limit is", at("1"), annotations("steady-cpu", "50m", "startup-cpu", "3x"), CPU{150, 50}},
+		{"a multiple is rounded up", at("1"), annotations("steady-cpu", "33m", "startup-cpu", "1.001x"), CPU{34, 33}},
+		{"once the steady CPU", at("1"), annotations("steady-cpu", "50m", "startup-cpu", "1x"), CPU{50, 50}},
+		{"the long forms", at("1"), annotations("steady-resources", app50m, "startup-resources", `{"app":{"limits":{"cpu":2}}}`), CPU{2000, 50}},
+		{"the startup CPU may be less than the limit", at("1"), annotations("steady-cpu", "50m", "startup-cpu", "500m"), CPU{500, 50}},
+		{"more than any node has is no matter where less is asked for", at("10001"), annotations("steady-cpu", "50m", "startup-cpu", "500m"), CPU{500, 50}},
+
+		// What the pod carries.
+		{"at the steady CPU that resolved tells: the second pass", at("50m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{200, 50}},
+		{"at the steady CPU in other words", at("0.05"), annotations("steady-cpu", "0.05", "resolved", stale), CPU{200, 50}},
+		{"a part does not become a part of a part", at("50m"), annotations("steady-cpu", "25%", "resolved", stale), CPU{200, 50}},
+		{"another part is asked for by now", at("50m"), annotations("steady-cpu", "50%", "resolved", stale), CPU{50, 25}},
+		{"less is asked for by now", at("50m"), annotations("steady-cpu", "40m", "resolved", stale), CPU{50, 40}},
+		{"the container has something else by now", at("100m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{100, 50}},
+		{"its limit is something else by now", resources("50m", "100m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{100, 50}},
+		{"its request is something else by now", resources("20m", "50m"), annotations("steady-cpu", "50m", "resolved", stale), CPU{50, 50}},
+		{"its limit is gone by now", resources("50m", ""), annotations("steady-cpu", "50m", "resolved", stale), CPU{50, 50}},
+		{"another startup CPU is asked for by now", at("50m"), annotations("steady-cpu", "50m", "startup-cpu", "300m", "resolved", stale), CPU{300, 50}},
+		{"resolved is garbage", at("50m"), annotations("steady-cpu", "50m", "resolved", "x"), CPU{50, 50}},
+		{"resolved is of another pod", at("50m"), annotations("steady-cpu", "50m", "resolved", `{"web":{"startupMilliCPU":200,"steadyMilliCPU":50}}`), CPU{50, 50}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			pod := specWith(map[string]corev1.ResourceRequirements{"app": c.app, "log": at("50m")})
+			spec, err := testKeys(t).Parse(c.annotations, pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := testKeys(t).Resolve(pod, spec)
+			if want := (Resolved{"app": c.want, "log": {50, 50}}); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %v, %v\nwant %v", got, err, want)
+			}
+		})
+	}
+}
+
+func TestResolveTellsWhatComesToTooMuch(t *testing.T) {
+	pod := specWith(map[string]corev1.ResourceRequirements{"app": resources("1", "1"), "log": resources("", "")})
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        string
+	}{
+		"a factor":       {annotations("steady-cpu", "11", "startup-cpu", "1000x"), `resize.example.com/startup-cpu: container "app": "1000x": is more than any node has (10k); write less`},
+		"a steady CPU":   {annotations("steady-cpu", "3", "startup-cpu", "2"), `resize.example.com/steady-cpu: container "app": "3": is more than its startup CPU, 2; write less, or raise resize.example.com/startup-cpu`},
+		"a part of none": {annotations("steady-cpu", "log=25%"), `resources: container "log": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu, or resize.example.com/startup-cpu, to what it needs while it starts`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec, err := testKeys(t).Parse(c.annotations, pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := testKeys(t).Resolve(pod, spec); len(texts(err)) != 1 || texts(err)[0] != c.want || got != nil {
+				t.Errorf("got  %v, %v\nwant %s", got, err, c.want)
 			}
 		})
 	}
@@ -105,12 +179,14 @@ func TestResolveTellsTheAuthorWhatToMend(t *testing.T) {
 	spec := specWith(map[string]corev1.ResourceRequirements{
 		"app": resources("40m", "40m"), "migrate": resources("10000", "10001"),
 	})
-	got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50, "log": 10, "proxy": 10})
+	got, err := testKeys(t).Resolve(spec, Spec{Steady: map[string]Want{
+		"app": {Amount: 50, Field: "resize.example.com/steady-resources", Text: "50m"}, "log": {Amount: 10}, "proxy": {Share: 25_000},
+	}})
 	want := []string{
 		`resources.limits.cpu: container "migrate": is more than any node has (10k); write less`,
-		`resources: container "proxy": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
+		`resources: container "proxy": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu, or resize.example.com/startup-cpu, to what it needs while it starts`,
 		`resize.example.com/steady-resources: container "app": "50m": is more than its startup CPU, 40m; write less, or raise resources.limits.cpu`,
-		`resources: container "log": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu to what it needs while it starts`,
+		`resources: container "log": has neither a CPU limit nor a CPU request, so there is nothing to lower; set resources.limits.cpu, or resize.example.com/startup-cpu, to what it needs while it starts`,
 	}
 	if !reflect.DeepEqual(texts(err), want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(texts(err), "\n"), strings.Join(want, "\n"))
@@ -125,7 +201,7 @@ func TestResolveTellsWhatIsMoreThanAnyNodeHas(t *testing.T) {
 	for _, limit := range []string{"10001", "9223372036854776", "1e16", "9Ei"} {
 		t.Run(limit, func(t *testing.T) {
 			spec := specWith(map[string]corev1.ResourceRequirements{"app": resources(limit, limit)})
-			got, err := testKeys(t).Resolve(spec, map[string]MilliCPU{"app": 50})
+			got, err := testKeys(t).Resolve(spec, Spec{Steady: wants(map[string]MilliCPU{"app": 50})})
 			if problems := Problems(err); len(problems) != 1 || problems[0].Message != "is more than any node has (10k)" {
 				t.Errorf("got %v, %v", got, err)
 			}

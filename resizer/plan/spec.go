@@ -10,7 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/json"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Trigger is the observation that ends a pod's startup.
@@ -25,22 +25,81 @@ const (
 	Ready Trigger = "Ready"
 	// Delay waits for Spec.Delay since the container started, whatever its probes say.
 	Delay Trigger = "Delay"
+	// PodCondition waits for the pod's condition Spec.Condition to be True, while the container runs. An author writes
+	// "PodCondition=TYPE".
+	PodCondition Trigger = "PodCondition"
 )
 
-// Triggers are the values of the trigger annotation, the default first.
-func Triggers() []Trigger { return []Trigger{StartupProbePassed, Ready, Delay} }
+// Triggers are the values of the trigger annotation as an author writes them, the default first.
+func Triggers() []Trigger { return []Trigger{StartupProbePassed, Ready, Delay, PodCondition + "=TYPE"} }
 
-// maxDelay bounds delay-seconds to a day: whoever writes more has most likely written milliseconds.
-const maxDelay = 24 * time.Hour
+// Boost says how a pod comes by its startup CPU.
+type Boost string
+
+// The kinds of boost.
+const (
+	Reserve       Boost = "Reserve"       // It is created with it, so the scheduler reserves it.
+	Opportunistic Boost = "Opportunistic" // It is created with its steady CPU, and raised if the node has room.
+)
+
+// OnRestart says what a container gets that restarts later.
+type OnRestart string
+
+// What there is to get.
+const (
+	BoostAgain OnRestart = "Boost"  // Its startup CPU, until it has started again.
+	Ignore     OnRestart = "Ignore" // What it has.
+)
+
+// Runtime is a language runtime that sizes itself for the CPU it finds when it starts.
+type Runtime string
+
+// Runtimes are those that pod-resizer knows how to pin to the steady CPU.
+func Runtimes() []Runtime { return []Runtime{"jvm", "go", "dotnet"} }
+
+const (
+	// maxSeconds bounds every time to a day: whoever writes more has most likely written milliseconds.
+	maxSeconds = 24 * 60 * 60
+	// defaultFitAfter is longer than a cluster autoscaler takes to bring a node.
+	defaultFitAfter = 300 * time.Second
+)
 
 // Spec is what the author of a pod asked for, validated against the containers of that pod.
 type Spec struct {
 	Trigger Trigger
+	// Condition is the type that the trigger PodCondition waits for, else empty.
+	Condition corev1.PodConditionType
 	// Delay is, for the trigger Delay, the time since the container started; for the others, a further wait after the
 	// trigger.
 	Delay time.Duration
-	// Steady is the CPU after startup by container name; never empty.
-	Steady map[string]MilliCPU
+	// Deadline is when the CPU is lowered at the latest, since the container started; zero for never.
+	Deadline time.Duration
+	Boost    Boost
+	// FitAfter is how long a pod may be unschedulable for want of CPU before it starts at its steady CPU; zero for ever.
+	FitAfter   time.Duration
+	OnRestart  OnRestart
+	PinRuntime map[string]Runtime // By container name.
+	// ProtectStartup is the wish that nobody evicts the pod while it starts.
+	ProtectStartup bool
+	// AllowRestart is the consent to restart a container by lowering its CPU, where its resizePolicy says so.
+	AllowRestart bool
+
+	Steady  map[string]Want  // CPU after startup by container name; never empty.
+	Startup map[string]Want  // CPU at startup, of containers that are in Steady; the others have what they have.
+	Memory  map[string]Bytes // Request and limit from the start on, of containers that are in Steady.
+
+	// Warnings are for the author: what can be followed, but is most likely not what was meant.
+	Warnings []Problem
+
+	carried Resolved // What the pod carries already; see Resolve.
+}
+
+// Created is the CPU that a container in Steady is created with.
+func (s Spec) Created(cpu CPU) MilliCPU {
+	if s.Boost == Opportunistic {
+		return cpu.Steady
+	}
+	return cpu.Startup
 }
 
 // Problem is one thing in a pod that keeps it from being resized, said so that its author can mend it.
@@ -116,13 +175,20 @@ func (k Keys) CheckEnabled(annotations map[string]string) error {
 
 // Parse reads the author's annotations and validates them against the pod's containers. The error, if any, joins every
 // Problem found, so that an author mends them all at once; Problems takes it apart again.
-func (k Keys) Parse(annotations map[string]string, spec *corev1.PodSpec) (Spec, error) {
-	trigger, delay, err := k.parseTrigger(annotations)
-	steady, steadyErr := k.parseSteady(annotations, spec)
-	if err = join(err, steadyErr, checkPod(spec, steady)); err != nil {
+func (k Keys) Parse(annotations map[string]string, pod *corev1.PodSpec) (Spec, error) {
+	r := reading{Keys: k, annotations: annotations, pod: pod}
+	var s Spec
+	r.course(&s)
+	r.resources(&s)
+	r.checkPod(s.AllowRestart, slices.Collect(maps.Keys(s.Steady)))
+	if err := join(r.problems...); err != nil {
 		return Spec{}, err
 	}
-	return Spec{Trigger: trigger, Delay: delay, Steady: steady}, nil
+	if value, present := annotations[k.Resolved]; present {
+		s.carried, _ = k.parseResolved(value) // Admission overwrites it, whatever is wrong with it.
+	}
+	s.Warnings = Problems(join(r.warnings...))
+	return s, nil
 }
 
 // Problems takes apart what Parse or Resolve returned. An error of another kind becomes a Problem of its own.
@@ -141,176 +207,166 @@ func Problems(err error) []Problem {
 	}
 }
 
-func (k Keys) parseTrigger(annotations map[string]string) (Trigger, time.Duration, error) {
-	trigger := Triggers()[0]
-	var errs []error
-	if value, present := annotations[k.Trigger]; present {
-		trigger = Trigger(value)
-		if !slices.Contains(Triggers(), trigger) {
-			errs = append(errs, Problem{Field: k.Trigger, Value: quote(value), Message: "is not a trigger",
-				Remedy: "write one of " + list(Triggers())})
+// reading is one look at a pod's annotations; it collects what is wrong and what is odd.
+type reading struct {
+	Keys
+	annotations        map[string]string
+	pod                *corev1.PodSpec
+	problems, warnings []error
+}
+
+func (r *reading) has(key string) bool {
+	_, present := r.annotations[key]
+	return present
+}
+
+func (r *reading) problem(field, container, value, message, remedy string) {
+	r.problems = append(r.problems, Problem{field, container, value, message, remedy})
+}
+
+func (r *reading) warn(field, container, value, message, remedy string) {
+	r.warnings = append(r.warnings, Problem{field, container, value, message, remedy})
+}
+
+// course reads what is to happen when: all but amounts. Those are settled once the pod is created; this is read anew each time.
+func (r *reading) course(s *Spec) {
+	s.Trigger, s.Condition = r.trigger()
+	s.Delay = r.seconds(r.DelaySeconds, 0, 0)
+	if s.Trigger == Delay && !r.has(r.DelaySeconds) {
+		r.problem(r.DelaySeconds, "", "", "is needed by the trigger Delay",
+			`write the whole seconds from the container's start to the end of its startup, such as "30"`)
+	}
+	s.Deadline = r.seconds(r.DeadlineSeconds, 1, 0)
+	if s.Trigger == Delay && s.Deadline > 0 && s.Deadline < s.Delay {
+		r.problem(r.DeadlineSeconds, "", quote(r.annotations[r.DeadlineSeconds]), fmt.Sprintf("comes before the trigger Delay, whose %s is %s",
+			r.DelaySeconds, quote(r.annotations[r.DelaySeconds])), "write no less, or remove it")
+	}
+	s.Boost = oneOf(r, r.Boost, Reserve, Opportunistic)
+	s.FitAfter = r.seconds(r.FitAfterSeconds, 0, defaultFitAfter)
+	if s.Boost == Opportunistic && r.has(r.FitAfterSeconds) {
+		r.warn(r.FitAfterSeconds, "", "", "has no effect, because a pod with the boost Opportunistic asks for no more than its steady CPU", "remove it")
+	}
+	s.OnRestart = oneOf(r, r.OnRestart, BoostAgain, Ignore)
+	s.PinRuntime = r.pinRuntime()
+	s.ProtectStartup = oneOf(r, r.ProtectStartup, "false", "true") == "true"
+	s.AllowRestart = oneOf(r, r.AllowRestart, "false", "true") == "true"
+	for _, n := range r.notYet() {
+		if value, present := r.annotations[n.key]; present && value != n.same {
+			r.warn(n.key, "", quote(value), "is valid, but not acted on yet: "+n.until, "leave it for a later version, or remove it")
 		}
 	}
-	value, present := annotations[k.DelaySeconds]
+}
+
+// notYet are the annotations that nothing acts on yet, with the value that asks for just what happens without them.
+func (k Keys) notYet() []struct{ key, same, until string } {
+	return []struct{ key, same, until string }{
+		{k.DeadlineSeconds, "", "only the trigger lowers the CPU"},
+		{k.Boost, string(Reserve), "the pod has its steady CPU from the start, and is not raised"},
+		{k.FitAfterSeconds, "0", "a pod that fits no node stays Pending"},
+		{k.OnRestart, string(Ignore), "a container that restarts keeps the CPU it has"},
+		{k.PinRuntime, "", "the runtime sizes itself for the startup CPU"},
+		{k.ProtectStartup, "false", "the pod may be evicted while it starts"},
+	}
+}
+
+func (r *reading) trigger() (Trigger, corev1.PodConditionType) {
+	value, present := r.annotations[r.Trigger]
 	if !present {
-		if trigger == Delay {
-			errs = append(errs, Problem{Field: k.DelaySeconds, Message: "is needed by the trigger Delay",
-				Remedy: `write the whole seconds from the container's start to the end of its startup, such as "30"`})
-		}
-		return trigger, 0, join(errs...)
+		return Triggers()[0], ""
+	}
+	kind, condition, related := strings.Cut(value, "=")
+	switch trigger := Trigger(kind); {
+	case !related && slices.Contains([]Trigger{StartupProbePassed, Ready, Delay}, trigger):
+		return trigger, ""
+	case !related || trigger != PodCondition:
+		r.problem(r.Trigger, "", quote(value), "is not a trigger", "write one of "+list(Triggers()))
+	case len(validation.IsQualifiedName(condition)) > 0: // As Kubernetes checks the types of readiness gates.
+		r.problem(r.Trigger, "", quote(value), "does not name a condition that a pod can have", `write its type, such as "PodCondition=example.com/WarmedUp"`)
+	case condition == string(r.Steady):
+		r.problem(r.Trigger, "", quote(value), "waits for what pod-resizer says only after the resize", "name a condition that something else sets")
+	default:
+		return PodCondition, corev1.PodConditionType(condition)
+	}
+	return "", ""
+}
+
+// seconds reads whole seconds, from least to a day.
+func (r *reading) seconds(key string, least int64, otherwise time.Duration) time.Duration {
+	value, present := r.annotations[key]
+	if !present {
+		return otherwise
 	}
 	seconds, err := strconv.ParseInt(value, 10, 64)
-	if limit := int64(maxDelay / time.Second); err != nil || seconds < 0 || seconds > limit {
-		errs = append(errs, Problem{Field: k.DelaySeconds, Value: quote(value),
-			Message: fmt.Sprintf("is not a whole number of seconds from 0 to %d, a day", limit), Remedy: `write seconds, such as "30"`})
+	if err != nil || seconds < least || seconds > maxSeconds {
+		r.problem(key, "", quote(value), fmt.Sprintf("is not a whole number of seconds from %d to %d, a day", least, maxSeconds), `write seconds, such as "30"`)
+		return 0
 	}
-	return trigger, time.Duration(seconds) * time.Second, join(errs...)
+	return time.Duration(seconds) * time.Second
 }
 
-// steadyExample is what a remedy shows.
-const steadyExample = `{%q:{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}`
+// oneOf reads one of several values, the first of which is the default.
+func oneOf[S ~string](r *reading, key string, values ...S) S {
+	value, present := r.annotations[key]
+	switch {
+	case !present:
+		return values[0]
+	case !slices.Contains(values, S(value)):
+		r.problem(key, "", quote(value), "is not one of its values", "write one of "+list(values))
+	}
+	return S(value)
+}
 
-// parseSteady reads the steady-resources annotation. It is strict: an unknown or doubled field is more likely a typing
-// error than a wish.
-func (k Keys) parseSteady(annotations map[string]string, spec *corev1.PodSpec) (map[string]MilliCPU, error) {
-	example := fmt.Sprintf("write "+steadyExample, anyContainer(spec))
-	value, present := annotations[k.SteadyResources]
-	if !present {
-		return nil, Problem{Field: k.SteadyResources, Message: "is missing", Remedy: example}
-	}
-	if len(value) > maxAnnotation {
-		return nil, Problem{Field: k.SteadyResources, Value: quote(value),
-			Message: fmt.Sprintf("is longer than %d bytes", maxAnnotation), Remedy: "name only the containers to be lowered"}
-	}
-	var byContainer map[string]struct {
-		Requests map[corev1.ResourceName]amount `json:"requests"`
-		Limits   map[corev1.ResourceName]amount `json:"limits"`
-	}
-	if strict, err := json.UnmarshalStrict([]byte(value), &byContainer); err != nil || len(strict) > 0 {
-		return nil, Problem{Field: k.SteadyResources, Value: quote(value),
-			Message: "is not the expected JSON" + jsonErrors(append(strict, err)), Remedy: example}
-	}
-	if len(byContainer) == 0 {
-		return nil, Problem{Field: k.SteadyResources, Value: quote(value), Message: "names no container", Remedy: example}
-	}
-
-	steady := make(map[string]MilliCPU, len(byContainer))
-	var errs []error
+func (r *reading) pinRuntime() map[string]Runtime {
+	var pins map[string]Runtime
+	byContainer := r.perContainer(r.PinRuntime)
 	for _, name := range slices.Sorted(maps.Keys(byContainer)) {
-		requests, limits := byContainer[name].Requests, byContainer[name].Limits
-		problem := func(value, message, remedy string) {
-			errs = append(errs, Problem{k.SteadyResources, name, value, message, remedy})
+		runtime := Runtime(byContainer[name])
+		if !slices.Contains(Runtimes(), runtime) {
+			r.problem(r.PinRuntime, name, quote(byContainer[name]), "is not a runtime that pod-resizer knows", "write one of "+list(Runtimes()))
 		}
-		for _, resourceName := range slices.Sorted(maps.Keys(mergeKeys(requests, limits))) {
-			if resourceName != corev1.ResourceCPU {
-				problem(quote(string(resourceName)), "is not CPU, and only CPU is lowered", "remove it")
-			}
+		if pins == nil {
+			pins = map[string]Runtime{}
 		}
-		request, requested := requests[corev1.ResourceCPU]
-		limit, limited := limits[corev1.ResourceCPU]
-		switch {
-		case !requested && !limited:
-			problem("", "has no CPU", fmt.Sprintf("write "+steadyExample, cut(name, maxProblemValue)))
-			continue
-		case !requested:
-			request = limit
-		case !limited:
-			limit = request
-		}
-		cpu, wrong, err := equalCPU(request, limit)
-		if err != nil {
-			problem(quote(string(wrong)), err.Error(), `write an amount such as "50m", the same for both`)
-			continue
-		}
-		steady[name] = cpu
+		pins[name] = runtime
 	}
-	return steady, join(append(errs, k.checkNames(slices.Sorted(maps.Keys(byContainer)), spec))...)
+	r.checkNames(r.PinRuntime, slices.Sorted(maps.Keys(byContainer)))
+	return pins
 }
 
-// equalCPU is what request and limit both come to, or else which of them is wrong. They are compared by value: "0.05" and
-// "50m" are the same.
-func equalCPU(request, limit amount) (cpu MilliCPU, wrong amount, err error) {
-	if cpu, err = limit.cpu(); err != nil {
-		return 0, limit, err
+// checkPod names what no annotation of ours can mend. Of the named containers' CPU is lowered.
+func (r *reading) checkPod(allowRestart bool, named []string) {
+	if p := r.pod.Resources; p != nil && len(p.Requests)+len(p.Limits) > 0 {
+		r.problem("spec.resources", "", "", "pod-level resources alone would decide the QoS class and the reserved CPU", "move them to the containers")
 	}
-	requested, err := request.cpu()
-	if err != nil {
-		return 0, request, err
+	if os := r.pod.OS; os != nil && os.Name == corev1.Windows {
+		r.problem("spec.os.name", "", quote(string(os.Name)), "Kubernetes cannot resize Windows pods in place", "remove the opt-in")
 	}
-	if requested != cpu {
-		return 0, request, fmt.Errorf("differs from the limit %s, so the pod would not be Guaranteed", quote(string(limit)))
+	if r.has(corev1.MirrorPodAnnotationKey) {
+		r.problem(corev1.MirrorPodAnnotationKey, "", "", "Kubernetes cannot resize static pods", "remove the opt-in")
 	}
-	return cpu, "", nil
-}
-
-// jsonErrors are the errors of a decoder in parentheses and on one line, without those that speak of this program's types.
-func jsonErrors(errs []error) string {
-	var texts []string
-	for _, err := range errs {
-		if err != nil && !strings.Contains(err.Error(), "Go ") {
-			texts = append(texts, err.Error())
+	for _, key := range []string{"vpaUpdates", "vpaObservedContainers"} { // Of the VerticalPodAutoscaler's admission.
+		if r.has(key) {
+			r.problem(key, "", "", "a VerticalPodAutoscaler sets this pod's CPU, and two would undo each other's work",
+				"take the pod out of one of them")
+			break
 		}
 	}
-	if len(texts) == 0 {
-		return ""
-	}
-	return " (" + cut(strings.Join(texts, ", "), 2*maxProblemValue) + ")"
-}
-
-func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amount {
-	all := maps.Clone(a)
-	if all == nil {
-		return b
-	}
-	maps.Copy(all, b)
-	return all
-}
-
-// checkNames demands that every named container is one that runs on after startup.
-func (k Keys) checkNames(names []string, spec *corev1.PodSpec) error {
-	var running []string
-	runs := map[string]bool{}
-	for _, c := range runningContainers(spec) {
-		running = append(running, c.Name)
-		runs[c.Name] = true
-	}
-	var errs []error
-	for _, name := range names {
-		message := "the pod has no such container"
-		switch {
-		case runs[name]:
-			continue
-		case slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == name }):
-			message = "is an init container, which ends before startup is over"
-		}
-		errs = append(errs, Problem{k.SteadyResources, name, "", message, "name one of " + list(running)})
-	}
-	return join(errs...)
-}
-
-// checkPod names what no annotation can mend.
-func checkPod(spec *corev1.PodSpec, steady map[string]MilliCPU) error {
-	var errs []error
-	if r := spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
-		errs = append(errs, Problem{Field: "spec.resources", Message: "pod-level resources alone would decide the QoS class and the reserved CPU",
-			Remedy: "move them to the containers"})
-	}
-	if spec.OS != nil && spec.OS.Name == corev1.Windows {
-		errs = append(errs, Problem{Field: "spec.os.name", Value: quote(string(spec.OS.Name)),
-			Message: "Kubernetes cannot resize Windows pods in place", Remedy: "remove the opt-in"})
-	}
-	for _, c := range Containers(spec) {
-		if _, named := steady[c.Name]; !named {
+	for _, c := range Containers(r.pod) {
+		if !slices.Contains(named, c.Name) {
 			continue
 		}
 		for _, p := range c.ResizePolicy {
-			if p.ResourceName == corev1.ResourceCPU && p.RestartPolicy == corev1.RestartContainer {
-				errs = append(errs, Problem{"resizePolicy", c.Name, quote(string(p.RestartPolicy)),
-					"lowering its CPU would restart the container", `write "NotRequired" for cpu`})
+			switch {
+			case p.ResourceName != corev1.ResourceCPU || p.RestartPolicy != corev1.RestartContainer:
+			case allowRestart:
+				r.warn("resizePolicy", c.Name, quote(string(p.RestartPolicy)), "lowering its CPU will restart the container",
+					fmt.Sprintf(`write "NotRequired" for cpu if %s was not meant so`, r.AllowRestart))
+			default:
+				r.problem("resizePolicy", c.Name, quote(string(p.RestartPolicy)), "lowering its CPU would restart the container",
+					fmt.Sprintf(`write "NotRequired" for cpu, or %s: "true"`, r.AllowRestart))
 			}
 		}
 	}
-	return join(errs...)
 }
 
 // join makes one error of several, on one line for conditions and events; Problems takes it apart.
@@ -348,11 +404,4 @@ func list[S ~string](values []S) string {
 		texts = append(texts, cut(string(v), maxProblemValue))
 	}
 	return strings.Join(texts, ", ")
-}
-
-func anyContainer(spec *corev1.PodSpec) string {
-	if len(spec.Containers) == 0 {
-		return "app"
-	}
-	return spec.Containers[0].Name
 }

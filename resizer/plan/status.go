@@ -35,7 +35,7 @@ const (
 	AwaitingKubelet   Reason = "AwaitingKubelet"   // Accepted by the API server, not yet reported by the kubelet.
 	Deferred          Reason = "Deferred"          // The kubelet will retry by itself.
 	CPULowered        Reason = "CPULowered"        // The kubelet reports the steady CPU: done.
-	NothingToLower    Reason = "NothingToLower"    // Startup and steady CPU are the same: done.
+	NothingToLower    Reason = "NothingToLower"    // Startup and steady CPU are the same, or it was created with its steady CPU: done.
 	AlreadyMarked     Reason = "AlreadyMarked"     // All is done; the marker says so.
 	InvalidAnnotation Reason = "InvalidAnnotation" // The author's annotations cannot be followed.
 	BelowSteady       Reason = "BelowSteady"       // Somebody set less than the steady CPU; pod-resizer never raises it.
