@@ -153,11 +153,11 @@ func down(o *cluster.Options) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			began := time.Now()
-			_, openErr := cluster.Open(*o)
+			c, _ := cluster.Open(*o) // nil if there is none
 			if err := cluster.Down(cmd.Context(), *o); err != nil {
 				return err
 			}
-			if openErr != nil {
+			if c == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), "No cluster was up; what was left of one is gone.")
 				return nil
 			}
