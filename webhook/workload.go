@@ -3,12 +3,15 @@ package webhook
 import (
 	"bytes"
 	gojson "encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/json"
 
 	"pod-resizer/resizer/plan"
@@ -29,7 +32,7 @@ func templatePaths() []string {
 
 // PodTemplate finds the pod template of any object, given as JSON; a pod is its own. The second result is false where there
 // is none, as in a Service, or in a Rollout that has a workloadRef instead. What stands there counts, not the kind, and
-// nothing but the template is decoded. A list has none; its items have.
+// nothing but the template is decoded; one that cannot be comes without its Pod, with an error. A list has none; its items have.
 func PodTemplate(object []byte) (Template, bool, error) {
 	var meta struct {
 		APIVersion string `json:"apiVersion"`
@@ -52,9 +55,57 @@ func PodTemplate(object []byte) (Template, bool, error) {
 		return Template{}, false, nil
 	}
 	if err := json.UnmarshalCaseSensitivePreserveInts(t.Raw, t.Pod); err != nil {
-		return Template{}, false, fmt.Errorf("decoding the pod at %q: %w", t.Path, err)
+		return Template{Path: t.Path, Raw: t.Raw}, true, decodeError(t, err)
 	}
 	return t, true, nil
+}
+
+// decodeError names the field, which the decoder itself does not do for a quantity.
+func decodeError(t Template, err error) error {
+	wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err)
+	if !ok {
+		if quantity := wrongQuantity(t); quantity != nil {
+			return quantity
+		}
+		return fmt.Errorf("decoding the pod: %w", err)
+	}
+	remedy := "write a whole number"
+	switch wrong.Type.Kind() {
+	case reflect.String:
+		remedy = `put it in quotes, as in "true"`
+	case reflect.Slice:
+		remedy = "write a list"
+	case reflect.Map, reflect.Struct:
+		remedy = "write fields below it"
+	case reflect.Bool:
+		remedy = "write true or false"
+	default:
+	}
+	return plan.Problem{Field: fieldPath(t.Path + "/" + wrong.Field), Value: wrong.Value, Message: "is of the wrong type", Remedy: remedy}
+}
+
+// wrongQuantity looks for the first quantity that is none among the resources of containers; nil if there is none.
+func wrongQuantity(t Template) error {
+	for _, list := range []string{"/spec/initContainers", "/spec/containers"} {
+		var containers []struct {
+			Name      string
+			Resources map[string]gojson.RawMessage
+		}
+		_ = gojson.Unmarshal(at(t.Raw, list), &containers) // What it cannot read, another error is about.
+		for _, c := range containers {
+			for _, field := range []string{"requests", "limits"} {
+				var amounts map[string]gojson.RawMessage
+				_ = gojson.Unmarshal(c.Resources[field], &amounts)
+				for _, name := range slices.Sorted(maps.Keys(amounts)) {
+					if amount := amounts[name]; gojson.Unmarshal(amount, &resource.Quantity{}) != nil {
+						return plan.Problem{Field: "resources." + field + "." + name, Container: c.Name, Value: string(amount),
+							Message: "is not a quantity", Remedy: `write one such as "50m" or "64Mi"`}
+					}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Misplaced warns of annotations that stand where no pod gets them: on the workload instead of its pod template.

@@ -28,7 +28,9 @@ func TestPodTemplate(t *testing.T) {
 		{"a spec that is no object has none", `{kind: Odd, spec: [1]}`, "", false, ""},
 		{"a list has none", `{kind: List, apiVersion: v1, items: []}`, "", false, ""},
 		{"fields are told by case", `{kind: Odd, spec: {Template: ` + template + `}}`, "", false, ""},
-		{"a template that is none of Kubernetes is an error", `{kind: Deployment, spec: {template: {spec: {containers: {name: app}}}}}`, "", false, "spec.containers"},
+		{"a template that is none of Kubernetes is an error", `{kind: Deployment, spec: {template: {spec: {containers: {name: app}}}}}`, "/spec/template", true, "spec.template.spec.containers: object: is of the wrong type; write a list"},
+		{"a quantity that is none is an error that names it", `{kind: Deployment, spec: {template: {spec: {containers: [{name: a}, {name: b, resources: {limits: {cpu: 50 m}}}]}}}}`, "/spec/template", true,
+			`resources.limits.cpu: container "b": "50 m": is not a quantity; write`},
 		{"what is no object is an error", `[1]`, "", false, "decoding the object"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -40,7 +42,7 @@ func TestPodTemplate(t *testing.T) {
 			if found != tc.found || got.Path != tc.path || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("got %q, %t, %v; want %q, %t, %q", got.Path, found, err, tc.path, tc.found, tc.err)
 			}
-			if found && (got.Pod.Annotations["a"] != "b" || got.Pod.Spec.Containers[0].Name != "app") {
+			if found && err == nil && (got.Pod.Annotations["a"] != "b" || got.Pod.Spec.Containers[0].Name != "app") {
 				t.Errorf("got the pod %+v", got.Pod)
 			}
 		})
