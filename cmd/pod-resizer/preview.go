@@ -158,7 +158,7 @@ func (o *previewOptions) print(stdout, stderr io.Writer, report *preview.Report)
 // printDiff leaves everything but the diff to stderr, so that a program may read it.
 func printDiff(stdout, stderr io.Writer, report *preview.Report) error {
 	for _, e := range report.Errors {
-		fmt.Fprintf(stderr, "error: %s: %s\n", e.Place, e.Message)
+		fmt.Fprintf(stderr, "error: %v\n", e)
 	}
 	for i := range report.Workloads {
 		w := &report.Workloads[i]
@@ -197,28 +197,36 @@ func printTable(stdout io.Writer, report *preview.Report) error {
 		if w.Namespace != "" {
 			title += " in " + w.Namespace
 		}
-		fmt.Fprintf(table, "%s (%s line %d): %s\n", title, w.File, w.Line, outcomes()[w.Outcome])
-		if w.OptedIn {
+		fmt.Fprintf(table, "%s (%s line %d): %s\n", title, w.File, w.Line, outcome(w))
+		if w.OptedIn && len(w.Containers) > 0 {
 			printPod(table, w)
 		}
 		for _, note := range notes(w) {
 			fmt.Fprintf(table, "  %s\n", note)
 		}
-		fmt.Fprintln(table)
+		if w.OptedIn {
+			fmt.Fprintln(table)
+		}
 	}
 	for _, e := range report.Errors {
-		fmt.Fprintf(table, "error: %s: %s\n", e.Place, e.Message)
+		fmt.Fprintf(table, "error: %v\n", e)
 	}
 	return table.Flush()
 }
 
-// outcomes are admission's, in words.
-func outcomes() map[webhook.Outcome]string {
-	return map[webhook.Outcome]string{
-		webhook.Mutated:   "opted in",
-		webhook.Unchanged: "opted in, has all it needs",
-		webhook.Ignored:   "not opted in",
-		webhook.Invalid:   "invalid, so its pods are created as written",
+// outcome is admission's in words.
+func outcome(w *preview.Workload) string {
+	switch {
+	case w.Outcome == webhook.Ignored:
+		return "not opted in"
+	case w.Outcome == webhook.Unchanged:
+		return "opted in, has all it needs"
+	case w.Outcome == webhook.Mutated:
+		return "opted in"
+	case len(w.Containers) == 0:
+		return "invalid" // It will not even be created.
+	default:
+		return "invalid, so its pods are created as written"
 	}
 }
 

@@ -52,7 +52,10 @@ func TestPreviewOutput(t *testing.T) {
   app             50m/200m        200m     50m
 
 Pod/other (standard input line 22): not opted in
+Deployment/wrong in shop (standard input line 28): invalid
+  error: resources.requests.cpu: container "app": "fast": is not a quantity; write one such as "50m" or "64Mi"
 
+error: standard input: document 4, line 48: is no YAML: mapping values are not allowed in this context
 `, ""},
 		{"diff", `--- standard input Deployment/web spec.template
 +++ standard input Deployment/web spec.template, as admitted

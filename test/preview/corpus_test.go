@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,10 @@ import (
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -59,6 +64,12 @@ func TestCorpus(t *testing.T) {
 					}
 					c.file(t, path, data)
 				})
+			}
+			for _, chart := range charts(t, m.Dir) {
+				t.Run(filepath.Base(m.Path)+"/"+filepath.Base(chart), func(t *testing.T) { c.file(t, chart, render(t, chart)) })
+			}
+			if c.workloads == before {
+				t.Errorf("%s has no workload any more", m.Path)
 			}
 			t.Logf("%s %s: %d workloads", m.Path, m.Version, c.workloads-before)
 		}
@@ -114,6 +125,45 @@ func manifests(t *testing.T, dir string) []string {
 	return all
 }
 
+// charts are the folders of Helm charts.
+func charts(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "Chart.yaml" {
+			all = append(all, filepath.Dir(path))
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// render does what `helm template` does, with the chart's own values.
+func render(t *testing.T, dir string) []byte {
+	t.Helper()
+	chart, err := loader.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := util.ToRenderValues(chart, nil, common.ReleaseOptions{Name: "release", Namespace: "default"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := engine.Render(chart, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if filepath.Ext(name) == ".yaml" { // The others are notes and helpers.
+			fmt.Fprintf(&text, "---\n# Source: %s\n%s\n", name, files[name])
+		}
+	}
+	return text.Bytes()
+}
+
 type corpus struct {
 	mutator          webhook.Mutator
 	files, workloads int
@@ -125,7 +175,7 @@ func (c *corpus) file(t *testing.T, path string, data []byte) {
 	report.Read(c.mutator, path, data)
 	objects, err := read(data)
 	if (err == nil) != (len(report.Errors) == 0) {
-		t.Errorf("preview says %+v, another reader %v", report.Errors, err)
+		t.Errorf("preview says %q, another reader %v", report.Errors, err)
 	}
 	if wrong, _, optedIn := report.Count(); optedIn > 0 || wrong > len(report.Errors) {
 		t.Errorf("preview finds %d that opt in and %d errors, though nobody has opted in", optedIn, wrong)

@@ -59,6 +59,8 @@ type ReadError struct {
 	Message string `json:"message"`
 }
 
+func (e ReadError) Error() string { return e.Place.String() + ": " + e.Message }
+
 // Workload is an object and what becomes of its pods.
 type Workload struct {
 	Place
@@ -68,7 +70,8 @@ type Workload struct {
 	// Template is the JSON pointer to the pod template; empty for a pod.
 	Template string `json:"template,omitempty"`
 	OptedIn  bool   `json:"optedIn"`
-	// Outcome is admission's: "ignored" is not opted in, "invalid" is created as written, because of Errors.
+	// Outcome is admission's: "mutated", "unchanged" (has all it needs), "ignored" (not opted in), or "invalid", because of
+	// Errors; then the pods are created as written, if at all.
 	Outcome  webhook.Outcome `json:"outcome"`
 	Errors   []string        `json:"errors,omitempty"`
 	Warnings []string        `json:"warnings,omitempty"`

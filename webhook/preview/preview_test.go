@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		{"comments, empty documents and objects without pods", "# Hello.\n---\n---\n# Source: chart/a.yaml\n" + service + "---\n\n# More\n" + optedIn + "---\n", []string{"Deployment/web@10 mutated"}, 1},
 		{"line ends of Windows", strings.ReplaceAll(service+"---\n"+optedIn, "\n", "\r\n"), []string{"Deployment/web@4 mutated"}, 1},
 		{"a byte order mark", "\xef\xbb\xbf" + optedIn, []string{"Deployment/web@1 mutated"}, 0},
-		{"comments and content behind a separator", "--- # One\n" + service + "--- " + pod("a") + "\n", []string{"Pod/a@4 ignored"}, 1},
+		{"comments and content behind a separator", "---# One\n--- # One\n" + service + "--- " + pod("a") + "\n", []string{"Pod/a@5 ignored"}, 1},
 		{"what looks like a separator in a text", "kind: ConfigMap\ndata:\n  a: |\n    ---\n    b\n---x: 1\n", nil, 1},
 		{"a directive", "%YAML 1.1\n---\n" + optedIn, []string{"Deployment/web@3 mutated"}, 0},
 		{"JSON", pod("a"), []string{"Pod/a@1 ignored"}, 0},

@@ -64,7 +64,7 @@ func documents(data []byte) iter.Seq2[Place, []byte] {
 		}
 		for text := range bytes.Lines(data) {
 			line++
-			if rest, ok := bytes.CutPrefix(text, []byte("---")); ok && (len(rest) == 0 || unicode.IsSpace(rune(rest[0]))) {
+			if rest, ok := bytes.CutPrefix(text, []byte("---")); ok && separates(rest) {
 				if !flush() {
 					return
 				}
@@ -80,6 +80,12 @@ func documents(data []byte) iter.Seq2[Place, []byte] {
 		}
 		flush()
 	}
+}
+
+// separates says whether dashes with this behind them are a separator. A comment may follow at once, says kubectl, though not
+// YAML; charts rely on it.
+func separates(rest []byte) bool {
+	return len(rest) == 0 || rest[0] == '#' || unicode.IsSpace(rune(rest[0]))
 }
 
 // toJSON reads one YAML document, or like kubectl, JSON objects one after the other.
