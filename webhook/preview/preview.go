@@ -59,7 +59,7 @@ type ReadError struct {
 	Message string `json:"message"`
 }
 
-func (e ReadError) Error() string { return e.Place.String() + ": " + e.Message }
+func (e ReadError) Error() string { return e.String() + ": " + e.Message }
 
 // Workload is an object and what becomes of its pods.
 type Workload struct {
