@@ -239,6 +239,9 @@ func printPod(w io.Writer, pod *preview.Workload) {
 		}
 		fmt.Fprintf(w, "  trigger\t%s%s\n", pod.Trigger, delay)
 	}
+	if pod.Boost == plan.Opportunistic {
+		fmt.Fprintf(w, "  boost\t%s: created with its steady CPU, raised if the node has room\n", pod.Boost)
+	}
 	fmt.Fprint(w, "  CONTAINER\tCPU AS WRITTEN\tSTARTUP\tSTEADY\n")
 	for _, c := range pod.Containers {
 		name := c.Name

@@ -27,7 +27,7 @@ spec:
     spec:
       initContainers:
         - name: migrate
-          resources: {limits: {cpu: 100m, memory: 64Mi}}
+          resources: {limits: {cpu: 20m, memory: 64Mi}}
       containers:
         - name: app
           readinessProbe: {httpGet: {port: 80}}
@@ -48,7 +48,7 @@ func TestPreviewOutput(t *testing.T) {
   QoS class       Burstable -> Guaranteed
   trigger         Ready + 5s
   CONTAINER       CPU AS WRITTEN  STARTUP  STEADY
-  migrate (init)  100m            100m     100m
+  migrate (init)  20m             20m      20m
   app             50m/200m        200m     50m
 
 Pod/other (standard input line 22): not opted in
@@ -79,12 +79,12 @@ error: standard input: document 4, line 48: is no YAML: mapping values are not a
 func TestPreviewIsDocumented(t *testing.T) {
 	var fromJSON, fromYAML struct {
 		Workloads []struct {
-			File, Kind, Namespace, Name, Template, Outcome, Trigger string
-			QOSClassBefore                                          string `json:"qosClassBefore"`
-			QOSClassAfter                                           string `json:"qosClassAfter"`
-			Document, Line, DelaySeconds                            int
-			OptedIn                                                 bool `json:"optedIn"`
-			Containers                                              []struct {
+			File, Kind, Namespace, Name, Template, Outcome, Trigger, Boost string
+			QOSClassBefore                                                 string `json:"qosClassBefore"`
+			QOSClassAfter                                                  string `json:"qosClassAfter"`
+			Document, Line, DelaySeconds                                   int
+			OptedIn                                                        bool `json:"optedIn"`
+			Containers                                                     []struct {
 				Name, Type              string
 				Before, Startup, Steady struct{ Request, Limit string }
 			}

@@ -78,6 +78,8 @@ type Workload struct {
 	// Trigger and DelaySeconds say when startup is over; only of a pod that is going to be resized.
 	Trigger      plan.Trigger `json:"trigger,omitempty"`
 	DelaySeconds int          `json:"delaySeconds,omitempty"`
+	// Boost says how the startup CPU is had: a pod that is Opportunistic is created with its steady CPU.
+	Boost plan.Boost `json:"boost,omitempty"`
 	// QOSClassBefore is without pod-resizer, QOSClassAfter with it, while starting and afterwards.
 	QOSClassBefore corev1.PodQOSClass `json:"qosClassBefore,omitempty"`
 	QOSClassAfter  corev1.PodQOSClass `json:"qosClassAfter,omitempty"`
@@ -248,6 +250,10 @@ func (w *Workload) admitted(keys plan.Keys) {
 	w.Trigger = plan.Triggers()[0]
 	if trigger, set := pod.Annotations[keys.Trigger]; set {
 		w.Trigger = plan.Trigger(trigger)
+	}
+	w.Boost = plan.Reserve
+	if boost, set := pod.Annotations[keys.Boost]; set {
+		w.Boost = plan.Boost(boost)
 	}
 	w.DelaySeconds, _ = strconv.Atoi(pod.Annotations[keys.DelaySeconds]) // Admission has checked it.
 	w.QOSClassAfter, _ = plan.QoS(&pod.Spec)

@@ -151,6 +151,14 @@ func TestNotGuaranteed(t *testing.T) {
 	}
 }
 
+// TestOpportunistic is created with its steady CPU, which its startup CPU is not.
+func TestOpportunistic(t *testing.T) {
+	w := read(t, strings.Replace(optedIn, "annotations:\n", "annotations:\n        resize.example.com/boost: Opportunistic\n", 1)).Workloads[0]
+	if app := w.Containers[0]; w.Boost != plan.Opportunistic || app.Startup.String() != "200m" || app.Steady.String() != "50m" || w.QOSClassAfter != "Guaranteed" {
+		t.Errorf("got %+v", w)
+	}
+}
+
 // FuzzRead: no input ends the program.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(optedIn + "---\n" + service))
