@@ -100,7 +100,7 @@ func Open(o Options) (*Cluster, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	if !s.Ready || !s.Supervisor.Alive() {
+	if _, err := os.Stat(filepath.Join(o.Dir, endingFile)); err == nil || !s.Ready || !s.Supervisor.Alive() {
 		return nil, fmt.Errorf("%w (looked in %s): start it with `make cluster-up`", ErrNotUp, o.Dir)
 	}
 	return &Cluster{dir: o.Dir, state: s}, nil
@@ -123,6 +123,14 @@ func (c *Cluster) Detach() error {
 
 // Detached says whether the cluster outlives the process that started it.
 func (c *Cluster) Detached() bool { return c.state.Detached }
+
+// Died says why the cluster has ended by itself; nil while it runs.
+func (c *Cluster) Died() error {
+	if _, err := os.Stat(filepath.Join(c.dir, endingFile)); err != nil && c.state.Supervisor.Alive() {
+		return nil
+	}
+	return fmt.Errorf("the cluster has ended: %s", lastWords(c.dir))
+}
 
 // Down ends the cluster and removes every trace of it.
 func (c *Cluster) Down(ctx context.Context) error {

@@ -133,9 +133,9 @@ func (c config) write() error {
 // spec puts a cluster with a real node into a machine of its own.
 func (c config) spec() supervise.Spec {
 	if !c.node.real() {
-		return supervise.Spec{Components: c.components(), Processes: c.path(processesFile), Socket: c.path(socketFile)}
+		return supervise.Spec{Components: c.components(), Ending: c.path(endingFile), Processes: c.path(processesFile), Socket: c.path(socketFile)}
 	}
-	return supervise.Spec{Components: c.components(), Isolation: &supervise.Isolation{
+	return supervise.Spec{Components: c.components(), Ending: c.path(endingFile), Isolation: &supervise.Isolation{
 		Hostname: nodeName,
 		Cgroup:   cgroupName(c.name),
 		// What these programs keep goes to their usual places, which only the cluster sees.
@@ -238,7 +238,7 @@ func (c config) components() []supervise.Component {
 			Name:  "kwok",
 			After: []string{"kube-apiserver"},
 			// kwok/stages.yaml holds its options, too.
-			Args: []string{kubeconfig("kwok"), "--config=" + c.path(configDir, "stages.yaml"), "-v=WARN"},
+			Args: []string{kubeconfig("kwok"), "--config=" + csvField(c.path(configDir, "stages.yaml")), "-v=WARN"},
 			Env:  []string{"GOGC=400"}, // a third of its time, with thousands of pods, goes into collecting garbage
 		})
 	}
@@ -249,6 +249,9 @@ func (c config) components() []supervise.Component {
 	}
 	return all
 }
+
+// csvField is a value of a flag that takes several, with commas.
+func csvField(value string) string { return `"` + strings.ReplaceAll(value, `"`, `""`) + `"` }
 
 func (c config) containerdConfig() string {
 	snapshotter := "overlayfs"

@@ -116,6 +116,9 @@ func (i Image) layer() ([]byte, error) {
 
 // LoadImage makes the image and imports it into the cluster's containerd, replacing one of the same name.
 func (c *Cluster) LoadImage(ctx context.Context, i Image) error {
+	if !c.state.Node.real() {
+		return fmt.Errorf("loading image %s: simulated nodes run nothing, and take no images", i.Ref)
+	}
 	image, err := i.Build()
 	if err != nil {
 		return err

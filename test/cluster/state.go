@@ -21,6 +21,7 @@ const (
 	stateFile      = "state.json" // also marks the folder as a cluster's
 	specFile       = "supervisor.json"
 	processesFile  = "processes.json"
+	endingFile     = "ending" // there once the supervisor has begun to end the cluster
 	socketFile     = "supervisor.sock"
 	kubeconfigFile = "kubeconfig"
 	auditFile      = "audit.log"
@@ -38,7 +39,7 @@ const (
 
 func entries() []string {
 	return []string{
-		specFile, processesFile, socketFile, kubeconfigFile, auditFile, pkiDir, configDir, logsDir, tmpDir, etcdDir, containerdDir, kubeletDir,
+		specFile, processesFile, endingFile, socketFile, kubeconfigFile, auditFile, pkiDir, configDir, logsDir, tmpDir, etcdDir, containerdDir, kubeletDir,
 		cniDir, podLogsDir, stateFile,
 	}
 }
@@ -63,7 +64,7 @@ func readState(dir string) (state, error) {
 		return s, fmt.Errorf("reading the cluster's state: %w", err)
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fmt.Errorf("reading the cluster's state %s: %w", filepath.Join(dir, stateFile), err)
+		return s, fmt.Errorf("reading the cluster's state %s: %w; if nothing of that cluster runs any more, remove its folder", filepath.Join(dir, stateFile), err)
 	}
 	return s, nil
 }
@@ -79,7 +80,7 @@ func readProcesses(dir string) ([]process.Process, error) {
 	}
 	var all []process.Process
 	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, fmt.Errorf("reading the cluster's processes %s: %w", filepath.Join(dir, processesFile), err)
+		return nil, fmt.Errorf("reading the cluster's processes %s: %w; if none of them runs any more, remove its folder", filepath.Join(dir, processesFile), err)
 	}
 	return all, nil
 }
@@ -115,6 +116,12 @@ func lock(dir string) (unlock func(), err error) {
 			return nil, fmt.Errorf("another up or down is at work on %s: wait for it, or end it first", dir)
 		}
 		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	// A `down` may have removed the folder before it was locked, and another `up` made a new one.
+	mine, err := f.Stat()
+	if now, nowErr := os.Stat(dir); err != nil || nowErr != nil || !os.SameFile(mine, now) {
+		f.Close()
+		return nil, fmt.Errorf("another up or down is at work on %s: wait for it, or end it first", dir)
 	}
 	return func() { f.Close() }, nil
 }

@@ -57,7 +57,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	progress := NewProgress(o.Out)
 	binaries, err := build(ctx, o.Kubernetes, progress, o.Node.uses()...)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, removeFolder(o.Dir))
 	}
 	if err := cleanUp(ctx, o); err != nil {
 		return nil, fmt.Errorf("cleaning up after an earlier run: %w", err)
@@ -258,11 +258,15 @@ func (c *Cluster) ended(e supervise.Event) error {
 	return fmt.Errorf("the cluster ended: %s\nlogs: %s", e.Error, c.Logs())
 }
 
-// lastWords is the end of the supervisor's log.
+// lastWords is what the supervisor's log ends with: why the cluster ended, if it says so.
 func lastWords(dir string) string {
 	file := filepath.Join(dir, logsDir, "supervisor.log")
-	if _, err := os.Stat(file); err != nil {
+	log, err := os.ReadFile(file)
+	if err != nil {
 		return ""
+	}
+	if i := strings.LastIndex(string(log), supervise.Epitaph); i >= 0 {
+		return strings.TrimSpace(string(log[i:]))
 	}
 	return file + " ends with\n" + supervise.Tail(file)
 }
@@ -274,7 +278,12 @@ func (c *Cluster) awaitNodes(ctx context.Context, events <-chan supervise.Event)
 		return err
 	}
 	if err := c.state.Node.createNodes(ctx, client); err != nil {
-		return err
+		select { // The death of a component explains it better.
+		case e := <-events:
+			return c.ended(e)
+		case <-time.After(time.Second):
+			return err
+		}
 	}
 	deadline := time.After(nodeTimeout)
 	for {
@@ -320,9 +329,9 @@ func Down(ctx context.Context, o Options) error {
 	return removeFolder(o.Dir)
 }
 
-// removeFolder removes what is empty by now, unless a person has put something in.
+// removeFolder removes what is empty by now, unless a person has put something in, or has mounted something there.
 func removeFolder(dir string) error {
-	if err := os.Remove(dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("removing the cluster's folder: %w", err)
 	}
 	return nil

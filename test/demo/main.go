@@ -95,11 +95,13 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 		return err
 	}
 	step := deploy.Steps(out)
+	// From a cluster that goes away with the demo, nothing needs to be removed first.
+	removes := !o.keep && (c.Detached() || o.useDeployed)
 	if !o.useDeployed {
 		if err := deploy.Product(ctx, c, false, step); err != nil {
 			return err
 		}
-		if !o.keep {
+		if removes {
 			defer func() {
 				err = errors.Join(err, cleanUp(ctx, "removing pod-resizer", step, func(ctx context.Context) error {
 					return deploy.RemoveProduct(ctx, c)
@@ -125,7 +127,7 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the namespace %s: %w", namespace, err)
 	}
-	if !o.keep {
+	if removes {
 		defer func() {
 			err = errors.Join(err, cleanUp(ctx, "removing the demo", step, func(ctx context.Context) error { return removeNamespace(ctx, client) }))
 		}()

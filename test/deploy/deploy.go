@@ -207,14 +207,29 @@ func apply(ctx context.Context, c *cluster.Cluster, path string, edit func(*unst
 	}, false)
 }
 
-// Remove deletes every object of a manifest, the last first: the webhook goes before what answers it.
+// Remove deletes every object of a manifest, the last first: the webhook goes before what answers it. It returns when the
+// namespaces are gone, because nothing can be created in them before.
 func Remove(ctx context.Context, c *cluster.Cluster, path string) error {
-	return eachObject(c, path, func(client dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {
+	if err := eachObject(c, path, func(client dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {
 		err := client.Namespace(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
+	}, true); err != nil {
+		return err
+	}
+	return eachObject(c, path, func(client dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {
+		if object.GetKind() != "Namespace" {
+			return nil
+		}
+		return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, readyTimeout, true, func(ctx context.Context) (bool, error) {
+			_, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return true, nil
+			}
+			return false, err
+		})
 	}, true)
 }
 

@@ -230,6 +230,9 @@ again however the command ends. The exit code is the command's. A cluster that i
 		Example: "  cluster run -- go test ./e2e/...",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if _, err := exec.LookPath(args[0]); err != nil {
+				return err // before anything is started for it
+			}
 			c, err := start(cmd, *o, yes)
 			switch {
 			case errors.Is(err, cluster.ErrUp):
@@ -238,6 +241,12 @@ again however the command ends. The exit code is the command's. A cluster that i
 				return err
 			default:
 				defer func() {
+					if died := c.Died(); died != nil {
+						if err != nil { // the command's own, of which only the exit code is told
+							fmt.Fprintln(cmd.ErrOrStderr(), "Error:", died)
+						}
+						err = cmp.Or(err, died)
+					}
 					if downErr := c.Down(cmd.Context()); downErr != nil {
 						fmt.Fprintln(cmd.ErrOrStderr(), "Error:", downErr)
 						err = errors.Join(downErr, err)

@@ -270,6 +270,11 @@ func leavesNoTrace(t *testing.T, node cluster.Node) {
 	if out := p.run(7, "run", "--", "sh", "-c", `test -r "$KUBECONFIG" && exit 7`); !strings.Contains(out, "up already") {
 		t.Error("run does not say that it uses the running cluster")
 	}
+	dies := newProgram(t, "dies", cluster.Simulated)
+	dies.downAtTheEnd()
+	if out := dies.run(1, "run", "--", "sh", "-c", `kill -9 "$(pgrep -f "data-dir=$1")" && sleep 0.2`, "sh", dies.dir); !strings.Contains(out, "etcd ended by itself") {
+		t.Error("run does not say that its cluster has died")
+	}
 	if node == cluster.Simulated { // A cluster that another run started would go away under its user.
 		own := newProgram(t, "own", node)
 		own.downAtTheEnd()

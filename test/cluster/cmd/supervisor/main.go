@@ -16,7 +16,7 @@ func main() {
 		err = supervise.Run(spec, log)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "The cluster ended:", err) // not as a log value, in which a log's tail would be unreadable
+		fmt.Fprintln(os.Stderr, supervise.Epitaph, err) // not as a log value, in which a log's tail would be unreadable
 		os.Exit(1)
 	}
 }

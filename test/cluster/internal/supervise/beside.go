@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -65,13 +66,17 @@ func (s *supervisor) listen() error {
 }
 
 // requestTimeout bounds how long a caller that says nothing keeps the others waiting.
-const requestTimeout = 10 * time.Second
+const requestTimeout = 2 * time.Second
+
+// maxRequest is far above what a few programs take.
+const maxRequest = 1 << 20
 
 func (s *supervisor) answer(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(requestTimeout)) // cannot fail on a socket that has just been accepted
 	var wanted Programs
-	err := json.NewDecoder(conn).Decode(&wanted)
+	err := json.NewDecoder(io.LimitReader(conn, maxRequest)).Decode(&wanted)
+	_ = conn.SetDeadline(time.Time{}) // likewise; to end programs may take longer
 	if err == nil {
 		err = s.runBeside(wanted)
 	}

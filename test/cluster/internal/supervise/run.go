@@ -63,6 +63,9 @@ func Run(spec Spec, log *slog.Logger) error {
 		go s.obey(control)
 		err = <-s.failed
 	}
+	if markErr := os.WriteFile(spec.Ending, nil, 0o600); markErr != nil && !errors.Is(markErr, os.ErrNotExist) { // its folder may be gone
+		err = errors.Join(err, markErr)
+	}
 	s.emit(Event{Error: err.Error()})
 	s.killAll()
 	if spec.Isolation != nil {

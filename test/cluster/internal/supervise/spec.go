@@ -27,6 +27,7 @@ const (
 type Spec struct {
 	Isolation  *Isolation // nil: the components are plain processes
 	Components []Component
+	Ending     string // File that is made before anything is ended, so that nobody takes what is left for a cluster.
 	// Without Isolation, a kill -9 of the supervisor leaves the components behind. This file says which they are.
 	Processes string
 	// Unix socket that takes the Programs that are to run beside the components; none if empty.
@@ -66,6 +67,9 @@ type Event struct {
 	Seconds   float64 `json:"seconds,omitempty"` // from the component's start to its being ready
 	Error     string  `json:"error,omitempty"`   // why everything is being stopped
 }
+
+// Epitaph stands in the supervisor's log before the reason why it ended.
+const Epitaph = "The cluster ended:"
 
 // ReadSpec reads the file that the launcher wrote.
 func ReadSpec(path string) (Spec, error) {
