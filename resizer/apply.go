@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -87,15 +88,17 @@ func lower(containers []corev1.Container, target map[string]plan.MilliCPU) []con
 	return patches
 }
 
-// record writes status annotation, condition and, at the end of a good start, the marker: one patch on pods/status, which
-// unlike a patch on pods could never change an image.
+// record writes status annotation, condition and, at the end of a good start, the marker, and takes the guards away: one patch
+// on pods/status, which unlike a patch on pods could never change an image.
 func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decision, m *memory) error {
 	condition := d.Condition(c.keys)
 	condition.LastTransitionTime = metav1.Now()
-	annotations := map[string]string{c.keys.Status: d.Status.String()}
+	status, yes := d.Status.String(), "true"
+	annotations := map[string]*string{c.keys.Status: &status}
 	if d.Status.Phase == plan.Steady {
-		annotations[c.keys.Resized] = "true"
+		annotations[c.keys.Resized] = &yes
 	}
+	maps.Copy(annotations, d.Unguard)
 	patch := podPatch{Status: &statusPatch{Conditions: []corev1.PodCondition{condition}}}
 	patch.Metadata.Annotations = annotations
 	if err := c.patch(ctx, pod, patch, "status", m); err != nil {
@@ -120,8 +123,8 @@ func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decisio
 type podPatch struct {
 	Metadata struct {
 		// UID is a precondition: a pod of the same name that came since (a StatefulSet's) is refused with 422.
-		UID         types.UID         `json:"uid"`
-		Annotations map[string]string `json:"annotations,omitempty"`
+		UID         types.UID          `json:"uid"`
+		Annotations map[string]*string `json:"annotations,omitempty"` // null removes one.
 	} `json:"metadata"`
 	Spec   *specPatch   `json:"spec,omitempty"`
 	Status *statusPatch `json:"status,omitempty"`

@@ -71,15 +71,18 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	if err != nil {
 		// The author's part stays as it is. Numbers that admission gave to another pod would overrule it later.
 		p.remove(pod.Annotations, m.Keys.Resolved, m.Keys.Resized, m.Keys.Status)
+		p.guard(m.Keys, pod.Annotations, false)
 		return Result{Outcome: Invalid, Warnings: slices.Concat(warnings(err), unknown), Patch: p}
 	}
 
 	after, culprits := created(&pod.Spec, spec, resolved)
+	unpinned := m.Keys.Pin(&after, spec, resolved)
 	result := Result{Outcome: Unchanged, Warnings: slices.Concat(unknown, texts(spec.Warnings), culpritWarnings(culprits),
-		probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved))}
+		probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved), texts(unpinned))}
 	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec)
 	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec)
 	p.annotations(m.Keys, pod.Annotations, resolved)
+	p.guard(m.Keys, pod.Annotations, spec.ProtectStartup)
 	switch {
 	case len(pod.Labels) == 0:
 		p.add("/metadata/labels", map[string]string{m.Keys.Managed: "true"})
@@ -174,6 +177,7 @@ func (p *patch) containers(path string, before, after []corev1.Container, spec p
 	for i := range before {
 		path := fmt.Sprintf("%s%d", path, i)
 		p.resources(path+"/resources", before[i].Resources, after[i].Resources)
+		p.env(path+"/env", before[i].Env, after[i].Env)
 		if _, named := spec.Steady[before[i].Name]; named {
 			p.resizePolicy(path+"/resizePolicy", before[i].ResizePolicy)
 		}
@@ -227,6 +231,21 @@ func (p *patch) resizePolicy(path string, before []corev1.ContainerResizePolicy)
 	}
 }
 
+// env writes what is new in after: a value, or a variable at the end.
+func (p *patch) env(path string, before, after []corev1.EnvVar) {
+	if len(before) == 0 && len(after) > 0 {
+		p.add(path, after)
+		return
+	}
+	for i := range after {
+		if i == len(before) {
+			p.add(path+"/-", after[i])
+		} else if after[i].Value != before[i].Value {
+			p.add(fmt.Sprintf("%s/%d/value", path, i), after[i].Value)
+		}
+	}
+}
+
 // annotations takes away what the manifest of a running pod carries along when it is applied anew: to the resizer it
 // would mean that the new pod is done.
 func (p *patch) annotations(keys plan.Keys, annotations map[string]string, resolved plan.Resolved) {
@@ -234,6 +253,18 @@ func (p *patch) annotations(keys plan.Keys, annotations map[string]string, resol
 		p.add("/metadata/annotations/"+escape(keys.Resolved), value)
 	}
 	p.remove(annotations, keys.Resized, keys.Status)
+}
+
+// guard puts the guards on, or takes away those that the manifest of a running pod carries along.
+func (p *patch) guard(keys plan.Keys, annotations map[string]string, on bool) {
+	changes := keys.Guard(annotations, on)
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
+		if value := changes[key]; value != nil {
+			p.add("/metadata/annotations/"+escape(key), *value)
+		} else {
+			p.remove(annotations, key)
+		}
+	}
 }
 
 func (p *patch) remove(annotations map[string]string, keys ...string) {

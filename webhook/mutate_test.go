@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -91,8 +92,9 @@ func TestPatchKeepsItsPromisesToAnyPod(t *testing.T) {
 }
 
 // paths are all that a patch may touch.
-var paths = regexp.MustCompile(`^(/spec/(initC|c)ontainers/\d+/(resources(/(requests|limits)(/(cpu|memory))?)?|resizePolicy(/-)?)` +
-	`|/metadata/annotations/resize\.example\.com~1(resolved|resized|status)|/metadata/labels(/resize\.example\.com~1managed)?)$`)
+var paths = regexp.MustCompile(`^(/spec/(initC|c)ontainers/\d+/(resources(/(requests|limits)(/(cpu|memory))?)?|resizePolicy(/-)?|env(/-|/\d+/value)?)` +
+	`|/metadata/annotations/resize\.example\.com~1(resolved|guarded|resized|status)` +
+	`|/metadata/annotations/(karpenter\.sh~1do-not-disrupt|cluster-autoscaler\.kubernetes\.io~1safe-to-evict)|/metadata/labels(/resize\.example\.com~1managed)?)$`)
 
 func promises(t *testing.T, raw []byte) Outcome {
 	t.Helper()
@@ -128,6 +130,12 @@ func promises(t *testing.T, raw []byte) Outcome {
 			t.Error(err)
 		}
 	}
+	if !maps.Equal(unguarded(m.Keys, before), unguarded(m.Keys, after)) {
+		t.Errorf("without guards its author had %v, and will have %v", unguarded(m.Keys, before), unguarded(m.Keys, after))
+	}
+	if result.Outcome != Invalid && spec.ProtectStartup != (m.Keys.Guard(after.Annotations, true) == nil) {
+		t.Errorf("protected: %t, and guards %v", spec.ProtectStartup, after.Annotations)
+	}
 	containersAfter := plan.Containers(&after.Spec)
 	for i, c := range plan.Containers(&before.Spec) {
 		was, is := c.Resources, containersAfter[i].Resources
@@ -160,6 +168,23 @@ func promises(t *testing.T, raw []byte) Outcome {
 		t.Errorf("the pod becomes %s, but the warnings are %q", class, result.Warnings)
 	}
 	return result.Outcome
+}
+
+// unguarded are a pod's annotations, but for our own, once the guards are off.
+func unguarded(keys plan.Keys, pod *corev1.Pod) map[string]string {
+	annotations := map[string]string{}
+	for key, value := range pod.Annotations {
+		if !strings.HasPrefix(key, plan.DefaultDomain) || key == keys.Guarded {
+			annotations[key] = value
+		}
+	}
+	for key, value := range keys.Guard(annotations, false) {
+		delete(annotations, key)
+		if value != nil {
+			annotations[key] = *value
+		}
+	}
+	return annotations
 }
 
 // defaulted is the pod as the API server shows it to admission: requests are filled in from limits.
@@ -198,7 +223,12 @@ func anyPod(t *testing.T, rng *rand.Rand) []byte {
 	sometimes(4, "resize.example.com/allow-restart", "true")
 	sometimes(4, "resize.example.com/trigger", "Ready", "PodCondition=Ready")
 	sometimes(16, "resize.example.com/deadline-seconds", "60", "0")
-	sometimes(16, "resize.example.com/pin-runtime", "jvm", "app=go,web=go")
+	sometimes(4, "resize.example.com/pin-runtime", "jvm", "jvm", "app=go", "dotnet")
+	sometimes(3, "resize.example.com/protect-startup", "true", "true", "false")
+	sometimes(3, "karpenter.sh/do-not-disrupt", "true", "5m")
+	sometimes(3, "cluster-autoscaler.kubernetes.io/safe-to-evict", "true", "false")
+	sometimes(4, "resize.example.com/guarded", "x", `{"karpenter.sh/do-not-disrupt":null}`,
+		`{"karpenter.sh/do-not-disrupt":"5m","cluster-autoscaler.kubernetes.io/safe-to-evict":null}`)
 	sometimes(4, "resize.example.com/resolved", `{"app":{"startupMilliCPU":200,"steadyMilliCPU":50}}`, `{"app":{"startupMilliCPU":100,"steadyMilliCPU":100}}`, "x")
 	sometimes(8, "resize.example.com/resized", "true")
 	sometimes(8, "kubectl.kubernetes.io/default-container", "app", "web", "proxy")
@@ -217,6 +247,15 @@ func anyPod(t *testing.T, rng *rand.Rand) []byte {
 			return list
 		}
 		c := map[string]any{"name": name, "image": name}
+		variable := map[string]any{"name": pick("A", "JAVA_TOOL_OPTIONS", "GOMAXPROCS"), "value": pick("", "1", "-Xmx1g", "-XX:ActiveProcessorCount=1", "-XX:ActiveProcessorCount=9")}
+		switch rng.IntN(6) {
+		case 0:
+			c["env"] = []any{variable}
+		case 1:
+			c["env"] = anyOf(rng, nil, []any{}, []any{map[string]any{"name": "B"}, variable}, []any{map[string]any{"name": "JAVA_TOOL_OPTIONS", "valueFrom": map[string]any{}}})
+		case 2:
+			c["envFrom"] = []any{map[string]any{"prefix": pick("", "JAVA_", "DB_")}}
+		}
 		switch r := list(); rng.IntN(9) {
 		case 0: // Nothing at all.
 		case 1:

@@ -33,7 +33,8 @@ const (
 	Resize Action = "Resize"
 	// Tell lets an event say Decision.Message, once; nothing is written to the pod, which has not opted in.
 	Tell Action = "Tell"
-	// Record writes Decision.Status, the condition and, for the phase Steady, the marker, through pods/status.
+	// Record writes Decision.Status, the condition and, for the phase Steady, the marker, and takes the guards away, through
+	// pods/status.
 	Record Action = "Record"
 )
 
@@ -48,6 +49,8 @@ type Decision struct {
 	Target map[string]MilliCPU
 	// Status is what to record.
 	Status Status
+	// Unguard are the annotations to change with it; nil removes one. See Keys.Guard.
+	Unguard map[string]*string
 	// RequeueAfter asks for another look without an event; zero means that an event will come.
 	RequeueAfter time.Duration
 	// TriggeredAt is the Input.TriggeredAt of the next decision; zero while startup goes on.
@@ -337,6 +340,9 @@ func (in Input) skip(reason Reason, message string) Decision {
 // record asks for d to be written, unless the pod says so already. What is on the pod is the latch, so that neither a
 // later event nor a later leader repeats it. A refusal is compared by its reason alone: its text may count (used quota)
 // and would be rewritten with every retry.
+//
+// Whatever is recorded, the guards go: startup is over (a refusal is retried, but meanwhile the pod runs), or nobody will see
+// its end. A pod that keeps its startup CPU must not keep its node as well.
 func (in Input) record(d Decision) Decision {
 	d.Action, d.TriggeredAt = Record, in.TriggeredAt
 	d.Message = bounded(d.Message)
@@ -347,6 +353,7 @@ func (in Input) record(d Decision) Decision {
 			return in.wait(d.Reason)
 		}
 	}
+	d.Unguard = in.Keys.Guard(in.Pod.Annotations, false)
 	return d
 }
 

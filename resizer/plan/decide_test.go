@@ -707,6 +707,7 @@ func write(keys Keys, pod *corev1.Pod, d Decision) {
 	if d.Status.Phase == Steady {
 		pod.Annotations[keys.Resized] = "true"
 	}
+	put(pod.Annotations, d.Unguard)
 	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == keys.Steady })
 	pod.Status.Conditions = append(pod.Status.Conditions, d.Condition(keys))
 }

@@ -34,6 +34,7 @@ type Keys struct {
 	// Written by admission.
 	Managed  string // Label, "true", for selectors.
 	Resolved string // Startup and steady CPU of every container; see Resolved.
+	Guarded  string // What the author wrote where a guard stands now; see Guard. The resizer removes it.
 
 	// Written by the resizer.
 	Resized string // "true" once the kubelet has actuated the steady CPU.
@@ -67,6 +68,7 @@ func KeysFor(domain string) (Keys, error) {
 		AllowRestart:     key("allow-restart"),
 		Managed:          key("managed"),
 		Resolved:         key("resolved"),
+		Guarded:          key("guarded"),
 		Resized:          key("resized"),
 		Status:           key("status"),
 		Steady:           corev1.PodConditionType(key("Steady")),
@@ -86,7 +88,7 @@ func (k Keys) CheckUnknown(annotations map[string]string) error {
 	domain, _, _ := strings.Cut(k.Enabled, "/")
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !slices.Contains([]string{k.Resolved, k.Resized, k.Status}, key) {
+		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !slices.Contains([]string{k.Resolved, k.Guarded, k.Resized, k.Status}, key) {
 			names := strings.ReplaceAll(strings.Join(k.author(), ", "), domain+"/", "") // All, and still short.
 			errs = append(errs, Problem{Field: key, Message: "is not an annotation of pod-resizer and has no effect",
 				Remedy: "write one of " + names + " after the slash, or remove it"})

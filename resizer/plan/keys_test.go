@@ -36,6 +36,7 @@ func TestTheNamesThatPeopleTypeDoNotChange(t *testing.T) {
 		AllowRestart:     "resize.example.com/allow-restart",
 		Managed:          "resize.example.com/managed",
 		Resolved:         "resize.example.com/resolved",
+		Guarded:          "resize.example.com/guarded",
 		Resized:          "resize.example.com/resized",
 		Status:           "resize.example.com/status",
 		Steady:           "resize.example.com/Steady",
@@ -135,7 +136,7 @@ func TestOnlyTheExactTrueOptsIn(t *testing.T) {
 func TestMisspeltAnnotationsAreNamed(t *testing.T) {
 	keys := testKeys(t)
 	all := map[string]string{
-		"resize.example.com/resolved": "{}", "resize.example.com/resized": "true", "resize.example.com/status": "{}",
+		"resize.example.com/resolved": "{}", "resize.example.com/guarded": "{}", "resize.example.com/resized": "true", "resize.example.com/status": "{}",
 		"resize.example.com/triger": "Ready", "other.example.com/triger": "x",
 	}
 	for _, key := range keys.author() {

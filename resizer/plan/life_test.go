@@ -108,6 +108,7 @@ func newLife(seed uint64, keys Keys, told bool) *life {
 	if delay := rng.IntN(3) * 4; delay > 0 || trigger == Delay {
 		annotate("delay-seconds", fmt.Sprint(delay))(l.pod)
 	}
+	put(l.pod.Annotations, keys.Guard(l.pod.Annotations, rng.IntN(2) == 0))
 	l.changed()
 	l.lead()
 	l.tell("a pod of %v, %v, lowers %v; refusals %d, deferrals %d, infeasible %v, silent %v",
@@ -269,6 +270,10 @@ func (l *life) record(d Decision) {
 		l.must(d.Status.StartupSeconds >= 0, "startup took %v s", d.Status.StartupSeconds)
 	}
 	write(l.keys, l.pod, d)
+	for _, key := range []string{l.keys.Guarded, karpenter, autoscaler} {
+		_, present := l.pod.Annotations[key]
+		l.must(!present, "%s is recorded, and %s is still there", d.Reason, key)
+	}
 	l.records++
 	l.changed()
 	l.written = l.version

@@ -51,12 +51,6 @@ const (
 	Ignore     OnRestart = "Ignore" // What it has.
 )
 
-// Runtime is a language runtime that sizes itself for the CPU it finds when it starts.
-type Runtime string
-
-// Runtimes are those that pod-resizer knows how to pin to the steady CPU.
-func Runtimes() []Runtime { return []Runtime{"jvm", "go", "dotnet"} }
-
 const (
 	// maxSeconds bounds every time to a day: whoever writes more has most likely written milliseconds.
 	maxSeconds = 24 * 60 * 60
@@ -264,8 +258,6 @@ func (k Keys) notYet() []struct{ key, same, until string } {
 		{k.Boost, string(Reserve), "the pod has its steady CPU from the start, and is not raised"},
 		{k.FitAfterSeconds, "0", "a pod that fits no node stays Pending"},
 		{k.OnRestart, string(Ignore), "a container that restarts keeps the CPU it has"},
-		{k.PinRuntime, "", "the runtime sizes itself for the startup CPU"},
-		{k.ProtectStartup, "false", "the pod may be evicted while it starts"},
 	}
 }
 

@@ -632,12 +632,10 @@ func TestParseWarnsOfWhatIsOdd(t *testing.T) {
 	}{
 		{"nothing is odd", annotations("steady-cpu", "25%", "startup-resources", `{"app":{"limits":{"cpu":2,"memory":"1Gi"}}}`, "trigger", "PodCondition=Ready", "delay-seconds", "1"), nil},
 		{"what asks for no more than what happens anyhow", annotations("steady-cpu", "50m", "boost", "Reserve", "fit-after-seconds", "0", "on-restart", "Ignore", "protect-startup", "false", "allow-restart", "false"), nil},
-		{"what is not acted on yet", annotations("steady-cpu", "50m", "boost", "Opportunistic", "on-restart", "Boost", "protect-startup", "true", "deadline-seconds", "60", "pin-runtime", "jvm"), []string{
+		{"what is not acted on yet", annotations("steady-cpu", "50m", "boost", "Opportunistic", "on-restart", "Boost", "deadline-seconds", "60"), []string{
 			`resize.example.com/deadline-seconds: "60": is valid, but not acted on yet: only the trigger lowers the CPU` + later,
 			`resize.example.com/boost: "Opportunistic": is valid, but not acted on yet: the pod has its steady CPU from the start, and is not raised` + later,
 			`resize.example.com/on-restart: "Boost": is valid, but not acted on yet: a container that restarts keeps the CPU it has` + later,
-			`resize.example.com/pin-runtime: "jvm": is valid, but not acted on yet: the runtime sizes itself for the startup CPU` + later,
-			`resize.example.com/protect-startup: "true": is valid, but not acted on yet: the pod may be evicted while it starts` + later,
 		}},
 		{"what is not acted on yet, in seconds", annotations("steady-cpu", "50m", "fit-after-seconds", "300"), []string{
 			`resize.example.com/fit-after-seconds: "300": is valid, but not acted on yet: a pod that fits no node stays Pending` + later,

@@ -204,7 +204,8 @@ func TestWithoutWebhook(t *testing.T) {
 //   - In a pod that cannot be Guaranteed, the webhook makes those containers equal that an annotation names, and the policy none.
 //   - The policy gives each container a resize policy, and the webhook those that an annotation names.
 //   - The policy writes no annotation "resolved", nor reads one.
-//   - What only a webhook can act on, the policy does not: a startup CPU other than the container's own, and the boost.
+//   - What only a webhook can act on, the policy does not: a startup CPU other than the container's own, the boost, a runtime, and
+//     guards. Those that a manifest carries along stay until the resizer takes them away.
 func (l lab) comparePolicy(t *testing.T, pod *corev1.Pod, byPolicies, byWebhook string) {
 	t.Helper()
 	optedOut := pod.DeepCopy()
@@ -212,7 +213,7 @@ func (l lab) comparePolicy(t *testing.T, pod *corev1.Pod, byPolicies, byWebhook 
 	written, writtenErr := l.tryRun(t.Context(), t, byPolicies, optedOut)
 	got, policyErr := l.tryRun(t.Context(), t, byPolicies, pod)
 	forWebhook, notActedOn := pod.DeepCopy(), map[string]string{}
-	for _, key := range []string{l.keys.StartupCPU, l.keys.StartupResources, l.keys.Boost} {
+	for _, key := range []string{l.keys.StartupCPU, l.keys.StartupResources, l.keys.Boost, l.keys.PinRuntime, l.keys.ProtectStartup, l.keys.Guarded} {
 		if value, present := pod.Annotations[key]; present {
 			notActedOn[key] = value
 			delete(forWebhook.Annotations, key)
