@@ -52,6 +52,7 @@ lint: $(LINT) ## Vet and lint every module.
 .PHONY: unit
 unit: ## Run the tests that need no cluster, with the race detector.
 	CGO_ENABLED=1 go test -race ./...
+	cd test && go test ./preview
 
 .PHONY: cluster-test
 cluster-test: $(CLUSTER) ## Run the tests of the cluster itself: that it works, and leaves no trace.
