@@ -53,8 +53,8 @@ func startProcess(ctx context.Context, c *cluster.Cluster) error {
 		switch object.GetKind() {
 		case "Deployment", "Service": // The process stands for both.
 			return false, nil
-		case "MutatingWebhookConfiguration":
-			return true, callByURL(object, "https://"+address+"/mutate", ca)
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			return true, callByURL(object, "https://"+address, ca)
 		}
 		return true, nil
 	}); err != nil {
@@ -75,14 +75,19 @@ func freeAddress(ctx context.Context) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
+// callByURL has webhooks called at an address, under the path where their Service would be called.
 func callByURL(webhooks *unstructured.Unstructured, address string, ca []byte) error {
 	all, _, err := unstructured.NestedSlice(webhooks.Object, "webhooks")
 	if err != nil {
 		return err
 	}
 	for _, w := range all {
+		path, _, err := unstructured.NestedString(w.(map[string]any), "clientConfig", "service", "path")
+		if err != nil {
+			return err
+		}
 		if err := unstructured.SetNestedMap(w.(map[string]any), map[string]any{
-			"url": address, "caBundle": base64.StdEncoding.EncodeToString(ca),
+			"url": address + path, "caBundle": base64.StdEncoding.EncodeToString(ca),
 		}, "clientConfig"); err != nil {
 			return err
 		}
