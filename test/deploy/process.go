@@ -147,15 +147,20 @@ func scaleProcess(ctx context.Context, c *cluster.Cluster, replicas int32) error
 	if replicas == 0 {
 		return c.RunBeside(ctx)
 	}
+	return Process(ctx, c)
+}
+
+// Process runs the process with flags, anew if they are others than before.
+func Process(ctx context.Context, c *cluster.Cluster, flags ...string) error {
 	address, err := processAddress(ctx, c)
 	if err != nil {
 		return err
 	}
 	if err := c.RunBeside(ctx, cluster.Program{
-		Name: Name, Path: processBinary(c), Args: []string{
+		Name: Name, Path: processBinary(c), Args: append([]string{
 			"serve", "--kubeconfig", processKubeconfig(c), "--namespace", Namespace, "--identity", "process",
 			"--listen", address, "--certificate", "files", "--cert-dir", c.BesideCertificates(), "--shutdown-delay", "0s",
-		},
+		}, flags...),
 	}); err != nil {
 		return err
 	}
