@@ -65,7 +65,7 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (v *reviewer) refuse(w http.ResponseWriter, status int, err error) {
-	v.logger.Warn("admission request refused", "status", status, "error", err)
+	v.logger.Warn("admission request refused", "webhook", v.webhook, "status", status, "error", err)
 	http.Error(w, err.Error(), status)
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -255,6 +257,13 @@ func (l lab) rolloutsCRD(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := crds.Delete(context.Background(), crd.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		// Another test brings Argo's own, which must not meet this one.
+		if err := wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+			_, err := crds.Get(ctx, crd.GetName(), metav1.GetOptions{})
+			return apierrors.IsNotFound(err), nil
+		}); err != nil {
 			t.Error(err)
 		}
 	})
