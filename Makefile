@@ -9,6 +9,13 @@ LINT := bin/golangci-lint
 
 # A real node needs root on Linux; simulated nodes do not.
 NODES := $(or $(NODE),$(if $(filter Linux-0,$(shell uname)-$(shell id -u)),real) simulated)
+ifneq ($(filter-out real simulated both,$(NODE)),)
+$(error NODE=$(NODE): use real, simulated or both)
+endif
+VERSIONS := $(patsubst test/cluster/pins/kubernetes-%,%,$(sort $(wildcard test/cluster/pins/kubernetes-*)))
+ifneq ($(filter-out $(VERSIONS),$(KUBERNETES)),)
+$(error KUBERNETES=$(KUBERNETES): use one of $(VERSIONS))
+endif
 CLUSTER_FLAGS := $(if $(NODE),--node $(NODE)) $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 
 .PHONY: help
@@ -16,7 +23,8 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  NODE=real|simulated|both   what runs pods: a kubelet (root on Linux), KWOK, or both; else what this machine can do"
-	@echo "  KUBERNETES=VERSION         one of$(patsubst test/cluster/pins/kubernetes-%, %,$(sort $(wildcard test/cluster/pins/kubernetes-*)))"
+	@echo "  KUBERNETES=VERSION         one of $(VERSIONS); the newest if not said"
+	@echo "  CI=true                    start clusters without asking, where there is no terminal"
 
 .PHONY: build
 build: ## Build pod-resizer into bin/.
@@ -26,7 +34,7 @@ build: ## Build pod-resizer into bin/.
 demo: $(CLUSTER) ## Watch a pod's CPU lowered in place on a cluster; KEEP=1 leaves the cluster to play with.
 	@echo "building bin/demo"
 	@cd test && go build -o ../bin/ ./demo
-ifdef KEEP
+ifeq ($(KEEP),1)
 	$(CLUSTER) up $(CLUSTER_FLAGS) && bin/demo --keep
 else
 	$(CLUSTER) run $(CLUSTER_FLAGS) -- bin/demo
@@ -97,7 +105,7 @@ clean: ## Remove bin/. (Programs of the cluster stay in the user's cache folder,
 # Go knows what has changed.
 .PHONY: $(CLUSTER)
 $(CLUSTER):
-	@echo "building $@ (a few minutes the first time, seconds later)"
+	@test -x $@ || echo "building $@ (a few minutes the first time)"
 	@cd test && go build -o ../bin/ ./cluster/cmd/cluster
 
 # Linking the linter anew takes longer than linting; its pins say when it is needed.

@@ -130,7 +130,7 @@ func encode(request *admissionv1.AdmissionRequest, result Result, reason string)
 	switch {
 	case result.Outcome == Denied:
 		response.Allowed, response.Warnings = false, nil
-		// Not 422: of that, versions of kubectl show the details alone, and never the message.
+		// Not 422, which kubectl prints without the name of the file; older ones without this message, too.
 		response.Result = &metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
 			Message: strings.Join(result.Warnings, "\n"),

@@ -117,8 +117,12 @@ func (c *Cluster) Detach() error {
 	if err := detach(c.control); err != nil {
 		return fmt.Errorf("detaching the cluster: %w", err)
 	}
-	return nil
+	c.state.Detached = true
+	return c.state.write(c.dir)
 }
+
+// Detached says whether the cluster outlives the process that started it.
+func (c *Cluster) Detached() bool { return c.state.Detached }
 
 // Down ends the cluster and removes every trace of it.
 func (c *Cluster) Down(ctx context.Context) error {

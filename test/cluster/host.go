@@ -13,7 +13,7 @@ func Supported() error {
 		return fmt.Errorf("a real node needs Linux, and this is %s", runtime.GOOS)
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("a real node needs root, for namespaces and cgroups (put sudo env \"PATH=$PATH\" in front of the same command)")
+		return errors.New("a real node needs root (sudo env \"PATH=$PATH\" in front of the command)")
 	}
 	return nil
 }

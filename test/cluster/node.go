@@ -26,7 +26,7 @@ func ChooseNode() (Node, string) {
 	if err := Supported(); err != nil {
 		return Simulated, "Nodes are simulated: " + err.Error() + "."
 	}
-	return Real, "The node is real, as this is Linux and you are root."
+	return Real, "The node is real, as this is Linux and you are root (NODE=simulated needs neither)."
 }
 
 // real and simulated say whether nodes of that kind are there.

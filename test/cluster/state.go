@@ -52,6 +52,7 @@ type state struct {
 	Supervisor process.Process `json:"supervisor,omitzero"`
 	Ctr        string          `json:"ctr,omitempty"` // the program that talks to containerd
 	Ready      bool            `json:"ready"`         // up has finished
+	Detached   bool            `json:"detached"`      // it outlives the process that started it
 	Started    time.Time       `json:"started"`
 }
 

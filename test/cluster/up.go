@@ -34,7 +34,7 @@ const (
 
 // Up builds what is missing and starts the cluster; it returns when the node is Ready and pods can be created. The
 // cluster ends with this process, unless Detach is called. What an earlier run left behind in the folder is cleaned
-// first. When Up fails, or ctx ends, it leaves nothing behind but the logs, in the folder.
+// first. When Up fails, it leaves nothing behind but the logs, in the folder; when ctx ends, nothing.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -69,7 +69,12 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 		return c, nil
 	}
 	if ctx.Err() != nil {
-		err = errors.New("interrupted")
+		return nil, errors.Join(errors.New("interrupted; the cluster is gone"), within(ctx, cleanupTimeout, func(ctx context.Context) error {
+			if err := cleanUp(ctx, o); err != nil {
+				return err
+			}
+			return removeFolder(o.Dir)
+		}))
 	}
 	return nil, errors.Join(err, within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o, logsDir) }))
 }
@@ -312,8 +317,12 @@ func Down(ctx context.Context, o Options) error {
 	if err := within(ctx, cleanupTimeout, func(ctx context.Context) error { return cleanUp(ctx, o) }); err != nil {
 		return err
 	}
-	// Empty by now, unless a person has put something in.
-	if err := os.Remove(o.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+	return removeFolder(o.Dir)
+}
+
+// removeFolder removes what is empty by now, unless a person has put something in.
+func removeFolder(dir string) error {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 		return fmt.Errorf("removing the cluster's folder: %w", err)
 	}
 	return nil

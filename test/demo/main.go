@@ -32,11 +32,16 @@ func main() { os.Exit(exitCode()) }
 func exitCode() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
+	err := command().ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "demo: interrupted. If it was to be kept, its cluster is still up: make cluster-down")
+	default:
 		fmt.Fprintln(os.Stderr, "demo:", err)
-		return 1
 	}
-	return 0
+	return 1
 }
 
 func command() *cobra.Command {
@@ -80,6 +85,11 @@ type options struct {
 }
 
 func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err error) {
+	unlock, err := lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	client, err := c.Client()
 	if err != nil {
 		return err
@@ -122,6 +132,9 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 	}
 
 	fmt.Fprintln(out)
+	if c.Node() == cluster.Both {
+		fmt.Fprintln(out, "This is on the real node; the simulated ones stand beside it.")
+	}
 	timeline, err := watch(ctx, c, client, out, o.patience)
 	if err != nil {
 		return err
@@ -137,11 +150,27 @@ func run(ctx context.Context, c *cluster.Cluster, out io.Writer, o options) (err
 	if c.Node() == cluster.Simulated {
 		logs = "cat " + filepath.Join(c.Logs(), deploy.Name+".log")
 	}
-	fmt.Fprintf(out, "\nAll of it is still there:\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=%s\n  %s\n"+
+	fmt.Fprintf(out, "\nAll of it is still there (kubectl is yours to bring):\n  export KUBECONFIG=%s\n  kubectl -n %s describe pod -l app=%s\n  %s\n"+
 		"  make cluster-down   # when you have seen enough\n\n"+
 		"test/demo/workloads.yaml shows how to use the sample workload. There is no DNS in the cluster.\n",
 		c.Kubeconfig(), namespace, opted, logs)
 	return nil
+}
+
+// lock keeps two demos apart. The kernel drops it with the process.
+func lock(c *cluster.Cluster) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.Temp(), "demo.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the demo: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.New("another demo is running in this cluster: wait for its end")
+		}
+		return nil, fmt.Errorf("locking the demo: %w", err)
+	}
+	return func() { f.Close() }, nil
 }
 
 // cleanUp runs also after Ctrl-C, but not for ever.

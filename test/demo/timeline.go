@@ -60,8 +60,9 @@ func newTimeline(c *cluster.Cluster, out io.Writer) *timeline {
 	simulated := c.Node() == cluster.Simulated
 	if simulated {
 		granted, restarts = "NODE*", "RESTARTS*"
-		fmt.Fprintln(out, "Columns with a * are simulated, and so is when a pod starts: KWOK plays node and kubelet, no container runs.\n"+
-			"API server, scheduler, controllers and pod-resizer are real.")
+		fmt.Fprintln(out, "Columns with a * are simulated: KWOK plays nodes and kubelets, no container runs,\n"+
+			"and a start takes the time that test/demo/workloads.yaml says. API server,\n"+
+			"scheduler, controllers and pod-resizer, a process of this machine, are real.")
 	}
 	bold := lipgloss.NewStyle().Bold(true)
 	lipgloss.Fprintln(out, bold.Render(fmt.Sprintf(layout, "TIME", "POD", "EVENT", "SPEC", granted, restarts, "QOS")))

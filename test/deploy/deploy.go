@@ -71,16 +71,14 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 			flags[2] = "-X main.version=race"
 		}
 	}
-	dir, err := os.MkdirTemp("", "pod-resizer-build-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "pod-resizer")
-	if c.Node() == cluster.Simulated {
-		binary = processBinary(c)
-	}
+	binary := filepath.Join(c.Temp(), "pod-resizer")
 	if err := step.do("building pod-resizer", func() error {
+		if c.Node() == cluster.Simulated {
+			// It goes first: another binary under its name would not be another program to the cluster.
+			if err := c.RunBeside(ctx); err != nil {
+				return err
+			}
+		}
 		return goBuild(ctx, binary, Root(), "./cmd/pod-resizer", cgo, flags...)
 	}); err != nil {
 		return err
@@ -133,12 +131,7 @@ func Sample(ctx context.Context, c *cluster.Cluster, step Step) error {
 		return nil
 	}
 	return step.do("building the sample workload", func() error {
-		dir, err := os.MkdirTemp("", "pod-resizer-build-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		binary := filepath.Join(dir, "sample")
+		binary := filepath.Join(c.Temp(), "sample")
 		if err := goBuild(ctx, binary, filepath.Join(Root(), "test"), "./sample", "0", "-ldflags", "-s -w"); err != nil {
 			return err
 		}

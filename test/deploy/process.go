@@ -37,10 +37,6 @@ func processKubeconfig(c *cluster.Cluster) string {
 const tokenSeconds = 30 * 24 * 60 * 60
 
 func startProcess(ctx context.Context, c *cluster.Cluster) error {
-	// It goes first: another binary under its name would not be another program to the cluster.
-	if err := c.RunBeside(ctx); err != nil {
-		return err
-	}
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return err

@@ -86,7 +86,11 @@ func start(cmd *cobra.Command, o cluster.Options, yes bool) (*cluster.Cluster, e
 	if c, err := cluster.Open(o); err == nil {
 		running := fmt.Sprintf("Kubernetes %s, node %s", c.Kubernetes(), c.Node())
 		if wanted := fmt.Sprintf("Kubernetes %s, node %s", o.Kubernetes, cmp.Or(o.Node, c.Node())); running != wanted {
-			return nil, fmt.Errorf("the cluster is up with %s, not %s: run `make cluster-down` first, or choose another --name", running, wanted)
+			return nil, fmt.Errorf("the cluster is up with %s, and not with %s: run `make cluster-down` first (bin/cluster has --name for two side by side)",
+				running, wanted)
+		}
+		if !c.Detached() {
+			return nil, errors.New("the cluster is up for another command, and goes down with it: wait for its end (bin/cluster has --name for two side by side)")
 		}
 		return c, cluster.ErrUp
 	}
@@ -94,6 +98,9 @@ func start(cmd *cobra.Command, o cluster.Options, yes bool) (*cluster.Cluster, e
 		var why string
 		o.Node, why = cluster.ChooseNode()
 		fmt.Fprintln(cmd.ErrOrStderr(), why)
+	}
+	if err := cluster.Supported(); err != nil && o.Node != cluster.Simulated {
+		return nil, fmt.Errorf("%w; or choose NODE=%s", err, cluster.Simulated)
 	}
 	// Simulated nodes alone are a few processes of the user's own, and change nothing.
 	if o.Node != cluster.Simulated && !yes && os.Getenv("CI") != "true" {
@@ -105,19 +112,21 @@ func start(cmd *cobra.Command, o cluster.Options, yes bool) (*cluster.Cluster, e
 	return cluster.Up(cmd.Context(), o)
 }
 
-const touches = `This starts a Kubernetes cluster on this machine, as root. While it is up the machine has
+const touches = `This starts a Kubernetes cluster on this machine, as root. While it is up the
+machine has
   - a tree of processes in mount, PID, network, UTS and IPC namespaces of its own
   - a cgroup subtree /pod-resizer-NAME, for the pods
-  - one folder for its state and one for the built programs, both in your cache folder
+  - a folder for its state and one for the built programs, in your cache folder
   - one port, on 127.0.0.1
-The machine's network, mounts, sysctls and other files stay as they are. "make cluster-down" takes all but the
-built programs away; so does the end of the command that the cluster was started for.
+The machine's network, mounts, sysctls and other files stay as they are.
+"make cluster-down" takes all but the built programs away; so does the end of
+the command that the cluster was started for.
 `
 
 func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return errors.New("starting a cluster changes this machine a little, and there is no terminal to ask on: set CI=true (or add --yes)")
+		return errors.New("starting a cluster changes this machine a little, and there is no terminal to ask on: set CI=true, as in `CI=true make demo`")
 	}
 	fmt.Fprint(out, touches, "Go on? [y/N] ")
 	answer := make(chan string, 1)
@@ -144,8 +153,13 @@ func down(o *cluster.Options) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			began := time.Now()
+			c, _ := cluster.Open(*o) // nil if there is none
 			if err := cluster.Down(cmd.Context(), *o); err != nil {
 				return err
+			}
+			if c == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), "No cluster was up; what was left of one is gone.")
+				return nil
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "The cluster is down (%.1fs).\n", time.Since(began).Seconds())
 			return nil
@@ -219,7 +233,7 @@ again however the command ends. The exit code is the command's. A cluster that i
 			c, err := start(cmd, *o, yes)
 			switch {
 			case errors.Is(err, cluster.ErrUp):
-				fmt.Fprintln(cmd.ErrOrStderr(), "Using the cluster that is up already.")
+				fmt.Fprintf(cmd.ErrOrStderr(), "Using the cluster that is up already: Kubernetes %s, node %s.\n", c.Kubernetes(), c.Node())
 			case err != nil:
 				return err
 			default:

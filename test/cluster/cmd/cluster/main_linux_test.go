@@ -246,7 +246,10 @@ func leavesNoTrace(t *testing.T, node cluster.Node) {
 		if _, err := p.upUntil(stage, send(syscall.SIGINT)); err == nil {
 			t.Fatal("an interrupted up exits with 0")
 		}
-		onlyLogsAreLeft("an interrupt at " + stage)
+		if es, err := os.ReadDir(p.dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after an interrupt at %s the folder is still there: %v, %v", stage, es, err)
+		}
+		compare(t, before, machine(t, p))
 	}
 	out, err := p.upUntil("etcd ready", func(*os.Process) error { return p.kill(t, "etcd") })
 	if err == nil || !strings.Contains(out, "etcd ended by itself (signal: killed)") {
@@ -266,6 +269,13 @@ func leavesNoTrace(t *testing.T, node cluster.Node) {
 	p.run(0, "status", "--output", "json")
 	if out := p.run(7, "run", "--", "sh", "-c", `test -r "$KUBECONFIG" && exit 7`); !strings.Contains(out, "up already") {
 		t.Error("run does not say that it uses the running cluster")
+	}
+	if node == cluster.Simulated { // A cluster that another run started would go away under its user.
+		own := newProgram(t, "own", node)
+		own.downAtTheEnd()
+		if out := own.run(1, "run", "--", os.Args[0], "run", "--name", own.name, "--dir", own.dir, "--node", string(node), "--", "true"); !strings.Contains(out, "is up for another command") {
+			t.Error("a run uses the cluster of another run")
+		}
 	}
 
 	// A second one, of the same kind, beside it.
