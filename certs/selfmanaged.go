@@ -45,8 +45,8 @@ type SelfManagedOptions struct {
 	// Namespace and SecretName name the Secret (type Opaque) that keeps CA and serving certificate. It has to exist,
 	// empty at first: RBAC by resourceNames cannot allow its creation.
 	Namespace, SecretName string
-	// WebhookConfiguration is the name of the MutatingWebhookConfiguration whose caBundles are kept complete. It has to
-	// exist, too. Empty where there is none, because policies do the admission.
+	// WebhookConfiguration is the name of the two webhook configurations, mutating and validating, whose caBundles are kept
+	// complete. They have to exist, too. Empty where there are none, because policies do the admission.
 	WebhookConfiguration string
 	// DNSNames are the names the API server calls: of the Service, "name.namespace.svc".
 	DNSNames []string
@@ -74,7 +74,7 @@ func NewSelfManaged(options SelfManagedOptions) *SelfManaged {
 	return &SelfManaged{SelfManagedOptions: options, notReady: errors.New("self-managed certificate: not started")}
 }
 
-// Ready returns nil once the caBundle was seen to contain the CA and the pair is in the directory, else what is in the
+// Ready returns nil once the caBundles were seen to contain the CA and the pair is in the directory, else what is in the
 // way. It stays ready from then on, for the pair on disk goes on to serve whatever becomes of the API objects; whether
 // it has expired is for [Files.Ready] to say.
 func (s *SelfManaged) Ready() error {
@@ -83,8 +83,8 @@ func (s *SelfManaged) Ready() error {
 	return s.notReady
 }
 
-// Run keeps Secret, caBundle and directory in order until ctx ends, and then returns nil. It acts when the Secret or
-// the webhook configuration changes (another replica's rotation, a re-creation, an apply that emptied something) and
+// Run keeps Secret, caBundles and directory in order until ctx ends, and then returns nil. It acts when the Secret or
+// a webhook configuration changes (another replica's rotation, a re-creation, an apply that emptied something) and
 // when the certificate is due for renewal. Errors are logged and retried, so a missing object or permission is
 // recovered from as soon as it is there.
 func (s *SelfManaged) Run(ctx context.Context) error {
@@ -103,9 +103,13 @@ func (s *SelfManaged) Run(ctx context.Context) error {
 	secrets := informer(s.Client, s.Client.CoreV1().Secrets(s.Namespace), s.SecretName, &corev1.Secret{}, wake)
 	informers.Go(func() { secrets.RunWithContext(ctx) })
 	if s.WebhookConfiguration != "" {
-		webhooks := informer(s.Client, s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations(),
+		api := s.Client.AdmissionregistrationV1()
+		mutating := informer(s.Client, api.MutatingWebhookConfigurations(),
 			s.WebhookConfiguration, &admissionv1.MutatingWebhookConfiguration{}, wake)
-		informers.Go(func() { webhooks.RunWithContext(ctx) })
+		validating := informer(s.Client, api.ValidatingWebhookConfigurations(),
+			s.WebhookConfiguration, &admissionv1.ValidatingWebhookConfiguration{}, wake)
+		informers.Go(func() { mutating.RunWithContext(ctx) })
+		informers.Go(func() { validating.RunWithContext(ctx) })
 	}
 
 	limiter := flowcontrol.NewTokenBucketRateLimiter(roundsPerSecond, roundsAtOnce)
@@ -143,7 +147,7 @@ func (s *SelfManaged) round(ctx context.Context) (renewAt time.Time, err error) 
 			return err
 		}
 		// The caBundle comes before the pair: a certificate that a new CA signed is served only when callers trust it.
-		if err := s.keepBundle(ctx, id.ca); err != nil {
+		if err := s.keepBundles(ctx, id.ca); err != nil {
 			return err
 		}
 		renewAt = id.leaf.renewAt()
@@ -191,25 +195,58 @@ func (s *SelfManaged) keepSecret(ctx context.Context) (identity, error) {
 	return id, nil
 }
 
-// keepBundle adds the CA to the caBundle of every webhook that lacks it.
-func (s *SelfManaged) keepBundle(ctx context.Context, ca pair) error {
+// keepBundles adds the CA to the caBundle of every webhook that lacks it. One configuration that is missing does not keep
+// the other from working.
+func (s *SelfManaged) keepBundles(ctx context.Context, ca pair) error {
 	if s.WebhookConfiguration == "" {
 		return nil
 	}
-	configurations := s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	api := s.Client.AdmissionregistrationV1()
+	return errors.Join(
+		keepBundle(ctx, s, ca, "MutatingWebhookConfiguration", api.MutatingWebhookConfigurations(),
+			func(c *admissionv1.MutatingWebhookConfiguration) (all []webhook) {
+				for _, w := range c.Webhooks {
+					all = append(all, webhook{w.Name, w.ClientConfig.CABundle})
+				}
+				return all
+			}),
+		keepBundle(ctx, s, ca, "ValidatingWebhookConfiguration", api.ValidatingWebhookConfigurations(),
+			func(c *admissionv1.ValidatingWebhookConfiguration) (all []webhook) {
+				for _, w := range c.Webhooks {
+					all = append(all, webhook{w.Name, w.ClientConfig.CABundle})
+				}
+				return all
+			}),
+	)
+}
+
+type webhook struct {
+	name   string
+	bundle []byte
+}
+
+// getPatcher is what the typed clients of both kinds of configuration have in common.
+type getPatcher[C metav1.Object] interface {
+	Get(context.Context, string, metav1.GetOptions) (C, error)
+	Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (C, error)
+}
+
+func keepBundle[C metav1.Object](
+	ctx context.Context, s *SelfManaged, ca pair, kind string, configurations getPatcher[C], webhooks func(C) []webhook,
+) error {
 	configuration, err := configurations.Get(ctx, s.WebhookConfiguration, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("reading MutatingWebhookConfiguration %s: %w", s.WebhookConfiguration, withRemedy(err))
+		return fmt.Errorf("reading %s %s: %w", kind, s.WebhookConfiguration, withRemedy(err))
 	}
-	if len(configuration.Webhooks) == 0 {
-		return fmt.Errorf("reading MutatingWebhookConfiguration %s: it has no webhooks; apply the manifests",
-			s.WebhookConfiguration)
+	all := webhooks(configuration)
+	if len(all) == 0 {
+		return fmt.Errorf("reading %s %s: it has no webhooks; apply the manifests", kind, s.WebhookConfiguration)
 	}
 	var lacking []map[string]any
-	for _, webhook := range configuration.Webhooks {
-		if bundle, added := withCA(webhook.ClientConfig.CABundle, ca, s.Now()); added {
+	for _, w := range all {
+		if bundle, added := withCA(w.bundle, ca, s.Now()); added {
 			lacking = append(lacking, map[string]any{
-				"name":         webhook.Name, // the merge key
+				"name":         w.name, // the merge key
 				"clientConfig": map[string]any{"caBundle": bundle},
 			})
 		}
@@ -218,17 +255,16 @@ func (s *SelfManaged) keepBundle(ctx context.Context, ca pair) error {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": configuration.ResourceVersion},
+		"metadata": map[string]any{"resourceVersion": configuration.GetResourceVersion()},
 		"webhooks": lacking,
 	})
 	if err != nil {
-		return fmt.Errorf("encoding MutatingWebhookConfiguration %s: %w", s.WebhookConfiguration, err)
+		return fmt.Errorf("encoding %s %s: %w", kind, s.WebhookConfiguration, err)
 	}
-	_, err = configurations.Patch(ctx, s.WebhookConfiguration, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("patching MutatingWebhookConfiguration %s: %w", s.WebhookConfiguration, withRemedy(err))
+	if _, err := configurations.Patch(ctx, s.WebhookConfiguration, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("patching %s %s: %w", kind, s.WebhookConfiguration, withRemedy(err))
 	}
-	s.Logger.InfoContext(ctx, "ca bundle completed", "webhook_configuration", s.WebhookConfiguration, "webhooks", len(lacking))
+	s.Logger.InfoContext(ctx, "ca bundle completed", "kind", kind, "webhook_configuration", s.WebhookConfiguration, "webhooks", len(lacking))
 	return nil
 }
 
@@ -275,7 +311,7 @@ func writePair(dir string, p pair) error {
 	return nil
 }
 
-// listWatcher is what the typed clients of both objects have in common.
+// listWatcher is what the typed clients of all objects have in common.
 type listWatcher[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)

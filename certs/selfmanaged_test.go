@@ -33,8 +33,9 @@ const (
 )
 
 var (
-	secretsResource  = schema.GroupResource{Resource: "secrets"}
-	webhooksResource = admissionv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")
+	secretsResource    = schema.GroupResource{Resource: "secrets"}
+	webhooksResource   = admissionv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")
+	validatingResource = admissionv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")
 )
 
 func emptySecret() *corev1.Secret {
@@ -54,6 +55,13 @@ func configuration(bundle []byte) *admissionv1.MutatingWebhookConfiguration {
 			{Name: "a.example.com", ClientConfig: admissionv1.WebhookClientConfig{CABundle: bundle}},
 			{Name: "b.example.com", ClientConfig: admissionv1.WebhookClientConfig{CABundle: bundle}},
 		},
+	}
+}
+
+func validating(bundle []byte) *admissionv1.ValidatingWebhookConfiguration {
+	return &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: configurationName},
+		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "c.example.com", ClientConfig: admissionv1.WebhookClientConfig{CABundle: bundle}}},
 	}
 }
 
@@ -103,6 +111,16 @@ func expectInPlace(t *testing.T, s *SelfManaged, client *fake.Clientset) {
 			t.Errorf("the caBundle of %s does not contain the CA", webhook.Name)
 		}
 	}
+	workloads, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().
+		Get(t.Context(), configurationName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, webhook := range workloads.Webhooks {
+		if !bytes.Contains(webhook.ClientConfig.CABundle, id.ca.certPEM) {
+			t.Errorf("the caBundle of %s does not contain the CA", webhook.Name)
+		}
+	}
 	if err := s.Ready(); err != nil {
 		t.Errorf("not ready: %v", err)
 	}
@@ -133,28 +151,36 @@ func TestSelfManagedSaysWhatIsInTheWay(t *testing.T) {
 		want     []string
 	}{
 		"the Secret is missing": {
-			objects: []runtime.Object{configuration(nil)},
+			objects: []runtime.Object{configuration(nil), validating(nil)},
 			want:    []string{"reading Secret pod-resizer/pod-resizer-certificate: ", "not found", "apply the manifests"},
 		},
 		"the webhook configuration is missing": {
-			objects: []runtime.Object{emptySecret()},
+			objects: []runtime.Object{emptySecret(), validating(nil)},
 			want:    []string{"reading MutatingWebhookConfiguration pod-resizer: ", "not found", "apply the manifests"},
 		},
+		"the configuration for workloads is missing": {
+			objects: []runtime.Object{emptySecret(), configuration(nil)},
+			want:    []string{"reading ValidatingWebhookConfiguration pod-resizer: ", "not found", "apply the manifests"},
+		},
 		"the webhook configuration has no webhooks": {
-			objects: []runtime.Object{emptySecret(), noWebhooks},
+			objects: []runtime.Object{emptySecret(), noWebhooks, validating(nil)},
 			want:    []string{"reading MutatingWebhookConfiguration pod-resizer: it has no webhooks; apply the manifests"},
 		},
 		"the Secret may not be read": {
-			objects: []runtime.Object{emptySecret(), configuration(nil)}, sabotage: forbid("get", "secrets"),
+			objects: []runtime.Object{emptySecret(), configuration(nil), validating(nil)}, sabotage: forbid("get", "secrets"),
 			want: []string{"reading Secret", "forbidden", "apply the manifests"},
 		},
 		"the Secret may not be written": {
-			objects: []runtime.Object{emptySecret(), configuration(nil)}, sabotage: forbid("patch", "secrets"),
+			objects: []runtime.Object{emptySecret(), configuration(nil), validating(nil)}, sabotage: forbid("patch", "secrets"),
 			want: []string{"patching Secret pod-resizer/pod-resizer-certificate: ", "forbidden"},
 		},
 		"the webhook configuration may not be written": {
-			objects: []runtime.Object{emptySecret(), configuration(nil)}, sabotage: forbid("patch", "mutatingwebhookconfigurations"),
+			objects: []runtime.Object{emptySecret(), configuration(nil), validating(nil)}, sabotage: forbid("patch", "mutatingwebhookconfigurations"),
 			want: []string{"patching MutatingWebhookConfiguration pod-resizer: ", "forbidden"},
+		},
+		"the configuration for workloads may not be written": {
+			objects: []runtime.Object{emptySecret(), configuration(nil), validating(nil)}, sabotage: forbid("patch", "validatingwebhookconfigurations"),
+			want: []string{"patching ValidatingWebhookConfiguration pod-resizer: ", "forbidden"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,14 +213,14 @@ func TestSelfManagedNeedsNoWebhook(t *testing.T) {
 		t.Errorf("%v; ready: %v; certificate on disk: %t", err, s.Ready(), onDisk(t, s))
 	}
 	for _, action := range client.Actions() {
-		if action.GetResource() == webhooksResource {
+		if action.GetResource() == webhooksResource || action.GetResource() == validatingResource {
 			t.Errorf("%s %v", action.GetVerb(), action.GetResource())
 		}
 	}
 }
 
 func TestSelfManagedSaysThatTheDirectoryIsMissing(t *testing.T) {
-	s := newSelfManaged(t, fake.NewClientset(emptySecret(), configuration(nil)))
+	s := newSelfManaged(t, fake.NewClientset(emptySecret(), configuration(nil), validating(nil)))
 	s.Dir = filepath.Join(s.Dir, "missing")
 	if _, err := s.round(t.Context()); err == nil || !strings.Contains(err.Error(), "writing the serving pair: ") {
 		t.Errorf("error %v", err)
@@ -205,7 +231,7 @@ func TestSelfManagedSaysThatTheDirectoryIsMissing(t *testing.T) {
 }
 
 func TestSelfManagedAdoptsWhatTheOtherReplicaWroteFirst(t *testing.T) {
-	client := fake.NewClientset(emptySecret(), configuration(nil))
+	client := fake.NewClientset(emptySecret(), configuration(nil), validating(nil))
 	other := newIdentity(t, time.Now())
 	conflicts := 0
 	client.PrependReactor("patch", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -230,7 +256,7 @@ func TestSelfManagedAdoptsWhatTheOtherReplicaWroteFirst(t *testing.T) {
 }
 
 func TestSelfManagedKeepsTheCAThatAnotherPutIntoTheBundleMeanwhile(t *testing.T) {
-	client := fake.NewClientset(emptySecret(), configuration(nil))
+	client := fake.NewClientset(emptySecret(), configuration(nil), validating(nil))
 	other := newIdentity(t, time.Now()).ca
 	first := true
 	client.PrependReactor("patch", "mutatingwebhookconfigurations", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -260,7 +286,7 @@ func TestSelfManagedKeepsTheCAThatAnotherPutIntoTheBundleMeanwhile(t *testing.T)
 
 func TestSelfManagedWritesNothingWhereAllIsInPlace(t *testing.T) {
 	id := newIdentity(t, time.Now())
-	client := fake.NewClientset(secretWith(id), configuration(id.ca.certPEM))
+	client := fake.NewClientset(secretWith(id), configuration(id.ca.certPEM), validating(id.ca.certPEM))
 	s := newSelfManaged(t, client)
 	for range 2 {
 		if _, err := s.round(t.Context()); err != nil {
@@ -277,7 +303,7 @@ func TestSelfManagedWritesNothingWhereAllIsInPlace(t *testing.T) {
 
 func TestSelfManagedTrustsANewCABeforeItServesIt(t *testing.T) {
 	id := newIdentity(t, time.Now())
-	client := fake.NewClientset(secretWith(id), configuration(id.ca.certPEM))
+	client := fake.NewClientset(secretWith(id), configuration(id.ca.certPEM), validating(id.ca.certPEM))
 	s := newSelfManaged(t, client)
 	if _, err := s.round(t.Context()); err != nil {
 		t.Fatal(err)
@@ -341,11 +367,14 @@ func TestSelfManagedRunRepairsWhatIsMissingOrUndone(t *testing.T) {
 			name string
 			do   func() error
 		}{
-			{"Secret and configuration are created", func() error {
-				return errors.Join(client.Tracker().Add(emptySecret()), client.Tracker().Add(configuration(nil)))
+			{"Secret and configurations are created", func() error {
+				return errors.Join(client.Tracker().Add(emptySecret()), client.Tracker().Add(configuration(nil)), client.Tracker().Add(validating(nil)))
 			}},
 			{"an apply empties the caBundle", func() error {
 				return client.Tracker().Update(webhooksResource, configuration(nil), "")
+			}},
+			{"an apply empties the caBundle for workloads", func() error {
+				return client.Tracker().Update(validatingResource, validating(nil), "")
 			}},
 			{"an apply empties the Secret", func() error {
 				return client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), emptySecret(), namespace)
@@ -354,11 +383,12 @@ func TestSelfManagedRunRepairsWhatIsMissingOrUndone(t *testing.T) {
 				other := secretWith(newIdentity(t, time.Now()))
 				return client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), other, namespace)
 			}},
-			{"Secret and configuration are deleted and created again", func() error {
+			{"Secret and configurations are deleted and created again", func() error {
 				return errors.Join(
 					client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), namespace, secretName),
 					client.Tracker().Delete(webhooksResource, "", configurationName),
-					client.Tracker().Add(emptySecret()), client.Tracker().Add(configuration(nil)))
+					client.Tracker().Delete(validatingResource, "", configurationName),
+					client.Tracker().Add(emptySecret()), client.Tracker().Add(configuration(nil)), client.Tracker().Add(validating(nil)))
 			}},
 		} {
 			if err := step.do(); err != nil {
@@ -375,7 +405,7 @@ func TestSelfManagedRunRepairsWhatIsMissingOrUndone(t *testing.T) {
 
 func TestSelfManagedRunRenewsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(emptySecret(), configuration(nil))
+		client := fake.NewClientset(emptySecret(), configuration(nil), validating(nil))
 		s := newSelfManaged(t, client)
 		defer run(t, s)()
 		time.Sleep(time.Second)
@@ -402,7 +432,7 @@ func TestSelfManagedRunRenewsInTime(t *testing.T) {
 
 func TestSelfManagedRunDoesNotFightWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(emptySecret(), configuration(nil))
+		client := fake.NewClientset(emptySecret(), configuration(nil), validating(nil))
 		var patches atomic.Int64
 		client.PrependReactor("patch", "mutatingwebhookconfigurations", func(clienttesting.Action) (bool, runtime.Object, error) {
 			patches.Add(1)

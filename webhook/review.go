@@ -8,10 +8,16 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// Denied is Invalid, and refused because the operator wants it so.
+const Denied Outcome = "denied"
 
 // maxBody bounds an AdmissionReview: object and oldObject, each up to the 3 MiB that the API server takes as a request
 // (MaxRequestBodyBytes in k8s.io/apiserver pkg/server/config.go), and 1 MiB for the rest.
@@ -19,16 +25,18 @@ const maxBody = 2*(3<<20) + 1<<20
 
 // reviewer answers AdmissionReviews over HTTP; what the answer is, review says.
 type reviewer struct {
+	webhook string // As the metrics name it.
 	review  func(*admissionv1.AdmissionRequest) (Result, error)
+	deny    bool // Whether what is Invalid is refused.
 	metrics *metrics
 	logger  *slog.Logger
 }
 
-// ServeHTTP answers 200 with Allowed, always: a pod that cannot be resized must still be created. To any other status the
-// API server applies the webhook's failurePolicy.
+// ServeHTTP answers 200 with Allowed, always, unless the operator wants what is invalid denied: a pod that cannot be resized
+// must still be created. To any other status the API server applies the webhook's failurePolicy, so an error denies nothing.
 func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start, outcome := time.Now(), failed // What a panic leaves behind.
-	defer func() { v.metrics.observe(outcome, time.Since(start)) }()
+	start, outcome, reason := time.Now(), failed, "" // What a panic leaves behind.
+	defer func() { v.metrics.observe(v.webhook, outcome, reason, time.Since(start)) }()
 
 	request, status, err := decode(w, r)
 	if err != nil {
@@ -40,20 +48,24 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	body, err := encode(request, result)
+	why := reasonFor(result)
+	if v.deny && result.Outcome == Invalid {
+		result.Outcome = Denied
+	}
+	body, err := encode(request, result, why)
 	if err != nil {
 		v.refuse(w, http.StatusInternalServerError, err)
 		return
 	}
-	outcome = result.Outcome
-	v.logger.Debug("admission request answered", "uid", request.UID, "namespace", request.Namespace,
-		"outcome", outcome, "operations", len(result.Patch), "warnings", result.Warnings)
+	outcome, reason = result.Outcome, why
+	v.logger.Debug("admission request answered", "webhook", v.webhook, "uid", request.UID, "namespace", request.Namespace,
+		"outcome", outcome, "reason", reason, "operations", len(result.Patch), "warnings", result.Warnings)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body) // It fails when the client is gone, which is the client's affair.
 }
 
 func (v *reviewer) refuse(w http.ResponseWriter, status int, err error) {
-	v.logger.Warn("admission request refused", "status", status, "error", err)
+	v.logger.Warn("admission request refused", "webhook", v.webhook, "status", status, "error", err)
 	http.Error(w, err.Error(), status)
 }
 
@@ -86,12 +98,44 @@ func decode(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionReque
 	return review.Request, http.StatusOK, nil
 }
 
-func encode(request *admissionv1.AdmissionRequest, result Result) ([]byte, error) {
+// reasons are what can be wrong, in short: an annotation, without its domain, or the pod itself, which is the last.
+func reasons() []string {
+	return []string{
+		"steady-resources", "steady-cpu", "startup-resources", "startup-cpu", "trigger", "delay-seconds", "deadline-seconds", "boost",
+		"fit-after-seconds", "on-restart", "pin-runtime", "protect-startup", "allow-restart", "pod",
+	}
+}
+
+// reasonFor is the first of what is wrong with an invalid pod; empty for any other.
+func reasonFor(result Result) string {
+	if result.Outcome != Invalid || len(result.Warnings) == 0 {
+		return ""
+	}
+	field, _, _ := strings.Cut(result.Warnings[0], ": ")
+	name := strings.TrimSuffix(field[strings.LastIndexByte(field, '/')+1:], "]")
+	if all := reasons(); !slices.Contains(all, name) {
+		return all[len(all)-1]
+	}
+	return name
+}
+
+func encode(request *admissionv1.AdmissionRequest, result Result, reason string) ([]byte, error) {
 	response := &admissionv1.AdmissionResponse{
 		UID: request.UID, Allowed: true, Warnings: result.Warnings,
 		AuditAnnotations: map[string]string{"outcome": string(result.Outcome)},
 	}
-	if len(result.Patch) > 0 {
+	if reason != "" {
+		response.AuditAnnotations["reason"] = reason
+	}
+	switch {
+	case result.Outcome == Denied:
+		response.Allowed, response.Warnings = false, nil
+		// Not 422, which kubectl prints without the name of the file; older ones without this message, too.
+		response.Result = &metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
+			Message: strings.Join(result.Warnings, "\n"),
+		}
+	case len(result.Patch) > 0:
 		patch, err := json.Marshal(result.Patch)
 		if err != nil {
 			return nil, fmt.Errorf("encoding the patch: %w", err)

@@ -45,11 +45,13 @@ type Check struct {
 	Check func() error
 }
 
-// Options are what a Server needs; all but Live and Ready must be set.
+// Options are what a Server needs; all but DenyInvalid, Live and Ready must be set.
 type Options struct {
 	Address        string // host:port; port 0 takes a free one.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Review         func(*admissionv1.AdmissionRequest) (Result, error) // Such as Mutator.Review.
+	Review         func(*admissionv1.AdmissionRequest) (Result, error) // Of /mutate, such as Mutator.Review.
+	Validate       func(*admissionv1.AdmissionRequest) (Result, error) // Of /validate, such as Mutator.Validate.
+	DenyInvalid    bool                                                // Refuse what is Invalid, instead of warning.
 	Registry       *prometheus.Registry                                // Gets the server's metrics, and is what /metrics shows.
 	Live, Ready    []Check
 	Logger         *slog.Logger
@@ -58,7 +60,7 @@ type Options struct {
 	ShutdownDelay time.Duration
 }
 
-// Server serves POST /mutate and GET /healthz, /readyz and /metrics. Call Listen, then Serve.
+// Server serves POST /mutate and /validate, and GET /healthz, /readyz and /metrics. Call Listen, then Serve.
 type Server struct {
 	http          *http.Server
 	listener      net.Listener
@@ -72,7 +74,7 @@ func NewServer(o Options) *Server {
 	s := &Server{shutdownDelay: o.ShutdownDelay, logger: o.Logger}
 	s.http = &http.Server{
 		Addr:              o.Address,
-		Handler:           s.routes(o, &reviewer{o.Review, newMetrics(o.Registry), o.Logger}),
+		Handler:           s.routes(o),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: o.GetCertificate},
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       requestTimeout,
@@ -84,10 +86,12 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-func (s *Server) routes(o Options, mutate http.Handler) http.Handler {
+func (s *Server) routes(o Options) http.Handler {
+	metrics := newMetrics(o.Registry)
 	r := chi.NewRouter()
 	r.Use(s.recoverer)
-	r.Method(http.MethodPost, "/mutate", mutate)
+	r.Method(http.MethodPost, "/mutate", &reviewer{mutate, o.Review, o.DenyInvalid, metrics, o.Logger})
+	r.Method(http.MethodPost, "/validate", &reviewer{validate, o.Validate, o.DenyInvalid, metrics, o.Logger})
 	r.Get("/healthz", health("healthz", o.Live))
 	r.Get("/readyz", health("readyz", slices.Concat([]Check{{"shutdown", s.running}}, o.Ready)))
 	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))

@@ -49,9 +49,9 @@ func TestAnAdmissionRequestIsAnsweredOverTLS(t *testing.T) {
 			}
 		})
 	}
-	s.wantCount(t, Mutated, 1)
-	s.wantCount(t, Ignored, 2)
-	if got := s.get(t, "/metrics"); !strings.Contains(got, "pod_resizer_admission_duration_seconds_count 5") {
+	s.wantCount(t, mutate, Mutated, 1)
+	s.wantCount(t, mutate, Ignored, 2)
+	if got := s.get(t, "/metrics"); !strings.Contains(got, `pod_resizer_admission_duration_seconds_count{webhook="mutate"} 5`) {
 		t.Errorf("the durations are not observed:\n%s", got)
 	}
 }
@@ -75,18 +75,22 @@ func TestWhatIsNoAdmissionRequestIsRefused(t *testing.T) {
 			400, "expected AdmissionReview of admission.k8s.io/v1"},
 		{"no request", "application/json", "{" + v1 + "}", 400, "has no request"},
 		{"no uid", "application/json", "{" + v1 + `,"request":{}}`, 400, "has no uid"},
-		{"a pod that is none", "application/json", "{" + v1 + `,"request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":{"spec":1}}}`,
-			400, "decoding the pod"},
+		{"an object that is none", "application/json", "{" + v1 + `,"request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":[1]}}`,
+			400, "decoding the "},
+		{"a template that is none", "application/json", "{" + v1 + `,"request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},` +
+			`"object":{"spec":{"containers":1,"template":{"spec":{"containers":1}}}}}}`, 400, "containers"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			status, body := s.post(t, tc.contentType, strings.NewReader(tc.body))
-			if status != tc.status || !strings.Contains(body, tc.says) {
-				t.Errorf("got %d %q; want %d %q", status, body, tc.status, tc.says)
-			}
-			s.wantCount(t, failed, i+1)
-		})
+		for _, webhook := range []string{mutate, validate} {
+			t.Run(webhook+": "+tc.name, func(t *testing.T) {
+				status, body := s.postTo(t, "/"+webhook, tc.contentType, strings.NewReader(tc.body))
+				if status != tc.status || !strings.Contains(body, tc.says) {
+					t.Errorf("got %d %q; want %d %q", status, body, tc.status, tc.says)
+				}
+				s.wantCount(t, webhook, failed, i+1)
+			})
+		}
 	}
-	for path, want := range map[string]int{"/mutate": http.StatusMethodNotAllowed, "/nowhere": http.StatusNotFound} {
+	for path, want := range map[string]int{"/mutate": http.StatusMethodNotAllowed, "/validate": http.StatusMethodNotAllowed, "/nowhere": http.StatusNotFound} {
 		if status := s.do(t, http.MethodGet, path, "", nil).StatusCode; status != want {
 			t.Errorf("GET %s: %d, want %d", path, status, want)
 		}
@@ -103,12 +107,14 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func TestAnEndlessBodyIsCutAtTheLimit(t *testing.T) {
 	s := start(t, Options{})
-	var body endless
-	if status, text := s.post(t, "application/json", &body); status != http.StatusRequestEntityTooLarge {
-		t.Fatalf("got %d %s", status, text)
-	}
-	if slack := 4 << 20; body.read > maxBody+slack { // Buffers of HTTP/2, TLS and the kernel on both sides.
-		t.Errorf("the server took %d bytes, far more than %d", body.read, maxBody)
+	for _, path := range []string{"/mutate", "/validate"} {
+		var body endless
+		if status, text := s.postTo(t, path, "application/json", &body); status != http.StatusRequestEntityTooLarge {
+			t.Fatalf("%s: got %d %s", path, status, text)
+		}
+		if slack := 4 << 20; body.read > maxBody+slack { // Buffers of HTTP/2, TLS and the kernel on both sides.
+			t.Errorf("%s: the server took %d bytes, far more than %d", path, body.read, maxBody)
+		}
 	}
 }
 
@@ -131,7 +137,7 @@ func TestAPanicCostsOneRequestOnly(t *testing.T) {
 	if status, body := s.post(t, "application/json", reviewOf(t, nil)); status != 200 {
 		t.Errorf("after the panic: %d %s", status, body)
 	}
-	s.wantCount(t, failed, 1)
+	s.wantCount(t, mutate, failed, 1)
 	if text := logged.String(); !strings.Contains(text, `"panic":"odd pod"`) || !strings.Contains(text, "server_test.go") {
 		t.Errorf("panic and stack are not in the log: %s", text)
 	}
@@ -169,8 +175,11 @@ func TestHealthNamesWhatFails(t *testing.T) {
 
 func TestEveryOutcomeIsCountedFromTheStart(t *testing.T) {
 	s := start(t, Options{})
-	for _, outcome := range []Outcome{"mutated", "unchanged", "ignored", "invalid", "error"} {
-		s.wantCount(t, outcome, 0)
+	for _, outcome := range []Outcome{"mutated", "unchanged", "ignored", "invalid", "denied", "error"} {
+		s.wantCount(t, mutate, outcome, 0)
+	}
+	for _, outcome := range []Outcome{"valid", "unsure", "ignored", "invalid", "denied", "error"} {
+		s.wantCount(t, validate, outcome, 0)
 	}
 }
 
@@ -190,6 +199,7 @@ func TestASlowClientIsCut(t *testing.T) {
 	for _, tc := range []struct{ name, sends string }{
 		{"within its headers", "POST /mutate HTTP/1.1\r\nHost: x\r\n"},
 		{"within its body", "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"},
+		{"within a workload", "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			conn, err := tls.Dial("tcp", s.Addr().String(), s.tls)
@@ -275,7 +285,7 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 
 // BenchmarkHandler is to be read beside BenchmarkHandlerFloor.
 func BenchmarkHandler(b *testing.B) {
-	benchmark(b, &reviewer{mutator(b).Review, newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)})
+	benchmark(b, &reviewer{mutate, mutator(b).Review, false, newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)})
 }
 
 // BenchmarkHandlerFloor decodes the envelope and answers; no handler can do less.
@@ -318,7 +328,12 @@ func benchmark(b *testing.B, handler http.Handler) {
 // reviewOf is the AdmissionReview of a pod's creation.
 func reviewOf(t testing.TB, pod []byte) io.Reader {
 	t.Helper()
-	request := podRequest(pod)
+	return requestReview(t, podRequest(pod))
+}
+
+// requestReview is the AdmissionReview of a request.
+func requestReview(t testing.TB, request *admissionv1.AdmissionRequest) io.Reader {
+	t.Helper()
 	request.UserInfo.Username = "system:serviceaccount:kube-system:replicaset-controller"
 	request.UserInfo.Groups = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}
 	request.Options.Raw = []byte(`{"kind":"CreateOptions","apiVersion":"meta.k8s.io/v1"}`)
@@ -353,6 +368,9 @@ func start(t *testing.T, o Options, change ...func(*Server)) *testServer {
 	o.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }
 	if o.Review == nil {
 		o.Review = mutator(t).Review
+	}
+	if o.Validate == nil {
+		o.Validate = mutator(t).Validate
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -397,7 +415,12 @@ func (r *testServer) do(t *testing.T, method, path, contentType string, body io.
 
 func (r *testServer) post(t *testing.T, contentType string, body io.Reader) (int, string) {
 	t.Helper()
-	response := r.do(t, http.MethodPost, "/mutate", contentType, body)
+	return r.postTo(t, "/mutate", contentType, body)
+}
+
+func (r *testServer) postTo(t *testing.T, path, contentType string, body io.Reader) (int, string) {
+	t.Helper()
+	response := r.do(t, http.MethodPost, path, contentType, body)
 	return response.StatusCode, read(t, response)
 }
 
@@ -415,9 +438,9 @@ func read(t *testing.T, response *http.Response) string {
 	return string(body)
 }
 
-func (r *testServer) wantCount(t *testing.T, outcome Outcome, want int) {
+func (r *testServer) wantCount(t *testing.T, webhook string, outcome Outcome, want int) {
 	t.Helper()
-	line := fmt.Sprintf("pod_resizer_admission_reviews_total{outcome=%q} %d\n", outcome, want)
+	line := fmt.Sprintf("pod_resizer_admission_reviews_total{outcome=%q,webhook=%q} %d\n", outcome, webhook, want)
 	if got := r.get(t, "/metrics"); !strings.Contains(got, line) {
 		t.Errorf("want %s in\n%s", line, got)
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,6 +76,8 @@ func TestREADMEListsEveryMetric(t *testing.T) {
 		}
 		row := fmt.Sprintf("| `%s` | %s | %s", f.GetName(), strings.ToLower(f.GetType().String()), f.GetHelp())
 		if len(labels) > 0 {
+			slices.Sort(labels)
+			labels = slices.Compact(labels) // Where there are several labels, the values of each.
 			row += " Labels: `" + strings.Join(labels, "`, `") + "`"
 		}
 		want = append(want, row+" |")

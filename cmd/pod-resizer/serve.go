@@ -31,12 +31,19 @@ const (
 	fromFiles   = "files"        // tls.crt and tls.key are somebody else's work, such as a mounted Secret.
 )
 
+// What becomes of opted-in pods, and of workloads, whose annotations cannot be followed.
+const (
+	warn = "warn"
+	deny = "deny"
+)
+
 type serveOptions struct {
 	domain        string
 	listen        string
 	certDir       string
 	certificate   string
 	webhook       bool
+	onInvalid     string
 	namespace     string
 	name          string
 	identity      string
@@ -70,13 +77,15 @@ Deployment in manifests/install.yaml runs.`,
 	hostname, _ := os.Hostname() // Empty if unknown; validate then asks for --identity.
 	f := cmd.Flags()
 	f.StringVar(&o.domain, "domain", plan.DefaultDomain, "domain of all annotations, the label and the condition")
-	f.StringVar(&o.listen, "listen", ":8443", "address of the HTTPS server: /mutate, /healthz, /readyz, /metrics")
+	f.StringVar(&o.listen, "listen", ":8443", "address of the HTTPS server: /mutate, /validate, /healthz, /readyz, /metrics")
 	f.StringVar(&o.certificate, "certificate", selfManaged, "where the serving certificate comes from: "+selfManaged+
 		" (a CA kept in the Secret NAME-tls and put into the caBundle) or "+fromFiles+" (--cert-dir is filled by others)")
-	f.BoolVar(&o.webhook, "webhook", true, "whether there is a webhook configuration to put the CA into; false where policies do the admission")
+	f.BoolVar(&o.webhook, "webhook", true, "whether there are webhook configurations to put the CA into; false where policies do the admission")
+	f.StringVar(&o.onInvalid, "on-invalid", warn, "what becomes of opted-in pods, and of workloads, whose annotations cannot be followed: "+
+		warn+" (created as written, with a warning) or "+deny+" (refused)")
 	f.StringVar(&o.certDir, "cert-dir", "/run/pod-resizer/tls", "folder of tls.crt and tls.key; changes are picked up")
 	f.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of pod-resizer itself (default $POD_NAMESPACE)")
-	f.StringVar(&o.name, "name", "pod-resizer", "name of pod-resizer's Service, Lease and webhook configuration; its Secret is NAME-tls")
+	f.StringVar(&o.name, "name", "pod-resizer", "name of pod-resizer's Service, Lease and webhook configurations; its Secret is NAME-tls")
 	f.StringVar(&o.identity, "identity", firstOf(os.Getenv("POD_NAME"), hostname), "name of this replica in the leader election (default $POD_NAME, else the host's)")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig; empty inside a cluster")
 	f.IntVar(&o.workers, "workers", 32, "pods that are worked on at the same time")
@@ -101,6 +110,9 @@ func (o *serveOptions) validate() error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.certificate != selfManaged && o.certificate != fromFiles {
 		wrong("--certificate %q: write %s or %s", o.certificate, selfManaged, fromFiles)
+	}
+	if o.onInvalid != warn && o.onInvalid != deny {
+		wrong("--on-invalid %q: write %s or %s", o.onInvalid, warn, deny)
 	}
 	if o.namespace == "" {
 		wrong("--namespace is empty: set it, or POD_NAMESPACE in the environment")
@@ -198,6 +210,8 @@ func (o *serveOptions) serve(ctx context.Context) error {
 		Address:        o.listen,
 		GetCertificate: files.GetCertificate,
 		Review:         webhook.Mutator{Keys: keys}.Review,
+		Validate:       webhook.Mutator{Keys: keys}.Validate,
+		DenyInvalid:    o.onInvalid == deny,
 		Registry:       registry,
 		Live:           []webhook.Check{{Name: "leader-election", Check: election.Live}},
 		Ready:          ready,

@@ -49,8 +49,8 @@ func startProcess(ctx context.Context, c *cluster.Cluster) error {
 		switch object.GetKind() {
 		case "Deployment", "Service": // The process stands for both.
 			return false, nil
-		case "MutatingWebhookConfiguration":
-			return true, callByURL(object, "https://"+address+"/mutate", ca)
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			return true, callByURL(object, "https://"+address, ca)
 		}
 		return true, nil
 	}); err != nil {
@@ -71,14 +71,19 @@ func freeAddress(ctx context.Context) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
+// callByURL has webhooks called at an address, under the path where their Service would be called.
 func callByURL(webhooks *unstructured.Unstructured, address string, ca []byte) error {
 	all, _, err := unstructured.NestedSlice(webhooks.Object, "webhooks")
 	if err != nil {
 		return err
 	}
 	for _, w := range all {
+		path, _, err := unstructured.NestedString(w.(map[string]any), "clientConfig", "service", "path")
+		if err != nil {
+			return err
+		}
 		if err := unstructured.SetNestedMap(w.(map[string]any), map[string]any{
-			"url": address, "caBundle": base64.StdEncoding.EncodeToString(ca),
+			"url": address + path, "caBundle": base64.StdEncoding.EncodeToString(ca),
 		}, "clientConfig"); err != nil {
 			return err
 		}
@@ -138,15 +143,20 @@ func scaleProcess(ctx context.Context, c *cluster.Cluster, replicas int32) error
 	if replicas == 0 {
 		return c.RunBeside(ctx)
 	}
+	return Process(ctx, c)
+}
+
+// Process runs the process with flags, anew if they are others than before.
+func Process(ctx context.Context, c *cluster.Cluster, flags ...string) error {
 	address, err := processAddress(ctx, c)
 	if err != nil {
 		return err
 	}
 	if err := c.RunBeside(ctx, cluster.Program{
-		Name: Name, Path: processBinary(c), Args: []string{
+		Name: Name, Path: processBinary(c), Args: append([]string{
 			"serve", "--kubeconfig", processKubeconfig(c), "--namespace", Namespace, "--identity", "process",
 			"--listen", address, "--certificate", "files", "--cert-dir", c.BesideCertificates(), "--shutdown-delay", "0s",
-		},
+		}, flags...),
 	}); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ func TestRights(t *testing.T) {
 		{"patch", "", "secrets", "", own, "pod-resizer-tls", true},
 		{"update", "coordination.k8s.io", "leases", "", own, "pod-resizer", true},
 		{"patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "pod-resizer", true},
+		{"patch", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "", "pod-resizer", true},
 
 		{"patch", "", "pods", "", other, "x", false},
 		{"update", "", "pods", "", other, "x", false},
@@ -47,7 +48,9 @@ func TestRights(t *testing.T) {
 		{"update", "coordination.k8s.io", "leases", "", own, "x", false},
 		{"create", "coordination.k8s.io", "leases", "", own, "", false},
 		{"patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "x", false},
+		{"patch", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "", "x", false},
 		{"create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "", false},
+		{"create", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "", "", false},
 		{"get", "", "nodes", "", "", "x", false},
 		{"patch", "apps", "deployments", "", other, "x", false},
 	} {
@@ -72,31 +75,47 @@ func TestRights(t *testing.T) {
 // TestCABundleIsPutBack: what a re-created or emptied webhook configuration lacks is there again at once.
 func TestCABundleIsPutBack(t *testing.T) {
 	shared.needsRealNode(t, "the certificate of a process beside the cluster comes from files")
-	webhooks := shared.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	before, err := webhooks.Get(t.Context(), deploy.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
+	api := shared.client.AdmissionregistrationV1()
+	remove := []byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
+	for kind, c := range map[string]struct {
+		get   func(context.Context) (string, error)
+		empty func() error
+	}{
+		"mutating": {func(ctx context.Context) (string, error) {
+			now, err := api.MutatingWebhookConfigurations().Get(ctx, deploy.Name, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			return string(now.Webhooks[0].ClientConfig.CABundle), nil
+		}, func() error {
+			_, err := api.MutatingWebhookConfigurations().Patch(t.Context(), deploy.Name, types.JSONPatchType, remove, metav1.PatchOptions{})
+			return err
+		}},
+		"validating": {func(ctx context.Context) (string, error) {
+			now, err := api.ValidatingWebhookConfigurations().Get(ctx, deploy.Name, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			return string(now.Webhooks[0].ClientConfig.CABundle), nil
+		}, func() error {
+			_, err := api.ValidatingWebhookConfigurations().Patch(t.Context(), deploy.Name, types.JSONPatchType, remove, metav1.PatchOptions{})
+			return err
+		}},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			before, err := c.get(t.Context())
+			if err != nil || !strings.Contains(before, "BEGIN CERTIFICATE") {
+				t.Fatalf("the caBundle is %q, %v", before, err)
+			}
+			if err := c.empty(); err != nil { // It fails where there is none.
+				t.Fatal(err)
+			}
+			eventually(t, "the same caBundle", func(ctx context.Context) (bool, string) {
+				now, err := c.get(ctx)
+				return err == nil && now == before, fmt.Sprint(now, err)
+			})
+		})
 	}
-	bundle := string(before.Webhooks[0].ClientConfig.CABundle)
-	if !strings.Contains(bundle, "BEGIN CERTIFICATE") {
-		t.Fatalf("the caBundle is %q", bundle)
-	}
-	emptied, err := webhooks.Patch(t.Context(), deploy.Name, types.JSONPatchType,
-		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(emptied.Webhooks[0].ClientConfig.CABundle) != 0 {
-		t.Fatal("the caBundle was not emptied")
-	}
-	eventually(t, "the same caBundle", func(ctx context.Context) (bool, string) {
-		now, err := webhooks.Get(ctx, deploy.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		got := string(now.Webhooks[0].ClientConfig.CABundle)
-		return got == bundle, got
-	})
 }
 
 // TestReady asks every replica over HTTPS what the kubelet asks.

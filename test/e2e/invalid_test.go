@@ -37,7 +37,7 @@ func TestInvalidInput(t *testing.T) {
 			[]string{shared.keys.DelaySeconds, `"-1"`, "write seconds"}},
 	}
 	l := shared
-	reviews, outcomes := `pod_resizer_admission_reviews_total{outcome="invalid"}`, `pod_resizer_outcomes_total{reason="InvalidAnnotation"}`
+	reviews, outcomes := `pod_resizer_admission_reviews_total{outcome="invalid",webhook="mutate"}`, `pod_resizer_outcomes_total{reason="InvalidAnnotation"}`
 	reviewsBefore, outcomesBefore := l.metric(t, reviews), l.metric(t, outcomes)
 	t.Run("cases", func(t *testing.T) { // Ends when its parallel cases have.
 		for _, c := range cases {

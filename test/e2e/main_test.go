@@ -186,6 +186,7 @@ type write struct {
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
+	Annotations map[string]string `json:"annotations"`
 }
 
 // String reads "patch pods/resize 200".

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -182,7 +183,9 @@ func TestWithoutWebhook(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := l.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), deploy.Name, metav1.DeleteOptions{}); err != nil {
+	api := l.client.AdmissionregistrationV1()
+	if err := errors.Join(api.MutatingWebhookConfigurations().Delete(t.Context(), deploy.Name, metav1.DeleteOptions{}),
+		api.ValidatingWebhookConfigurations().Delete(t.Context(), deploy.Name, metav1.DeleteOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.client.AppsV1().Deployments(deploy.Namespace).Patch(t.Context(), deploy.Name, types.JSONPatchType,

@@ -1,0 +1,85 @@
+package webhook
+
+import (
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"pod-resizer/resizer/plan"
+)
+
+// The outcomes for workloads, which are never Mutated or Unchanged.
+const (
+	Valid Outcome = "valid" // Its pods will be resized.
+	// Unsure is what has to be Invalid for all that the template says, but its pods may get at their creation what they lack: CPU
+	// from a LimitRange, or the container that an annotation names from whatever injects sidecars. It is never denied.
+	Unsure Outcome = "unsure"
+)
+
+// maxMisplaced bounds the warnings about annotations in the wrong place. The other warnings come bounded.
+const maxMisplaced = 10
+
+// Validate answers an admission request for a workload with what Mutate has to say to its pods, so that the author hears it
+// before there is one. It changes nothing. Pods themselves are Review's; what makes none is left alone.
+func (m Mutator) Validate(request *admissionv1.AdmissionRequest) (Result, error) {
+	result := Result{Outcome: Ignored}
+	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update || request.SubResource != "" {
+		return result, nil
+	}
+	object := request.Object.Raw
+	template, found, err := PodTemplate(object)
+	switch {
+	case err != nil:
+		return Result{}, err
+	case found && template.Path == "":
+		return result, nil
+	case found:
+		result = m.template(template)
+	}
+	misplaced := m.Misplaced(object)
+	result.Warnings = append(result.Warnings, misplaced[:min(len(misplaced), maxMisplaced)]...)
+	return result, nil
+}
+
+func (m Mutator) template(t Template) Result {
+	mutated := m.Mutate(t.Pod)
+	result := Result{Outcome: mutated.Outcome}
+	switch {
+	case result.Outcome == Mutated || result.Outcome == Unchanged:
+		result.Outcome = Valid
+	case result.Outcome == Invalid && !m.certain(t.Pod):
+		result.Outcome = Unsure
+	}
+	for _, text := range mutated.Warnings {
+		if result.Outcome == Unsure {
+			text += "; or leave it, if it is added to the pods when they are created"
+		}
+		result.Warnings = append(result.Warnings, within(t, text))
+	}
+	return result
+}
+
+// certain says of an invalid pod template whether nothing that is added to its pods could make them valid.
+func (m Mutator) certain(pod *corev1.Pod) bool {
+	spec, err := m.Keys.Parse(pod.Annotations, &pod.Spec)
+	if err == nil {
+		_, err = m.Keys.Resolve(&pod.Spec, spec)
+	}
+	return slices.ContainsFunc(plan.Problems(err), func(p plan.Problem) bool {
+		named := func(c corev1.Container) bool { return c.Name == p.Container }
+		there := slices.ContainsFunc(pod.Spec.Containers, named) || slices.ContainsFunc(pod.Spec.InitContainers, named)
+		// Neither of these two, nor the line that counts further problems.
+		return p.Field != "resources" && (p.Container == "" || there) && p.Field != "and more"
+	})
+}
+
+// within says where in the workload a warning's field is, as Kubernetes' own warnings do.
+func within(t Template, text string) string {
+	path := fieldPath(t.Path)
+	if field, rest, _ := strings.Cut(text, ": "); strings.Contains(field, "/") {
+		return path + ".metadata.annotations[" + field + "]: " + rest
+	}
+	return path + ": " + text
+}
