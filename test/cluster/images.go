@@ -123,7 +123,7 @@ func (c *Cluster) LoadImage(ctx context.Context, i Image) error {
 	if err != nil {
 		return err
 	}
-	// containerd knows images by their full name only: pod-resizer:v1 is docker.io/library/pod-resizer:v1.
+	// containerd knows images by their full name only, with the registry that a short one stands for.
 	tag, err := name.NewTag(i.Ref)
 	if err != nil {
 		return fmt.Errorf("loading image %s: %w", i.Ref, err)
