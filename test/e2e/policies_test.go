@@ -37,8 +37,13 @@ func TestPolicies(t *testing.T) {
 	policies := l.policies(t, byPolicies, byBoth, metav1.NamespaceSystem)
 	policies.apply(t, "x")
 	eventually(t, "policies at work, and the webhook not", func(ctx context.Context) (bool, string) {
-		pod := l.dryRun(ctx, t, byPolicies, l.teamPod(nil))
-		return l.keys.OptedIn(pod.Annotations) && pod.Labels[l.keys.Managed] == "true" && pod.Annotations[l.keys.Resolved] == "", mustJSON(t, pod)
+		for _, pod := range []*corev1.Pod{l.teamPod(nil), l.samplePod(nil)} { // Each has a binding of its own, and they do not come together.
+			pod := l.dryRun(ctx, t, byPolicies, pod)
+			if !l.keys.OptedIn(pod.Annotations) || pod.Labels[l.keys.Managed] != "true" || pod.Annotations[l.keys.Resolved] != "" {
+				return false, mustJSON(t, pod)
+			}
+		}
+		return true, ""
 	})
 
 	t.Run("in parallel", func(t *testing.T) { // Ends when its parallel tests have.
