@@ -71,7 +71,7 @@ func Product(ctx context.Context, c *cluster.Cluster, race bool, step Step) erro
 			flags[2] = "-X main.version=race"
 		}
 	}
-	binary := filepath.Join(c.Temp(), "pod-resizer")
+	binary := productBinary(c)
 	if err := step.do("building pod-resizer", func() error {
 		if c.Node() == cluster.Simulated {
 			// It goes first: another binary under its name would not be another program to the cluster.
@@ -110,6 +110,9 @@ func RemoveProduct(ctx context.Context, c *cluster.Cluster) error {
 	}
 	return Remove(ctx, c, Manifest())
 }
+
+// productBinary lies in the cluster's folder, and goes with it.
+func productBinary(c *cluster.Cluster) string { return filepath.Join(c.Temp(), "pod-resizer") }
 
 // Manifest is the file that installs pod-resizer.
 func Manifest() string { return filepath.Join(Root(), "manifests", "install.yaml") }

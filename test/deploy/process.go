@@ -27,8 +27,7 @@ import (
 // Beside simulated nodes, one replica of pod-resizer is a process of this machine. It has the rights of its ServiceAccount,
 // whose token it uses, and the API server calls it by URL; all else is as manifests/install.yaml says.
 
-// processBinary and processKubeconfig lie in the cluster's folder, and go with it.
-func processBinary(c *cluster.Cluster) string { return filepath.Join(c.Temp(), "pod-resizer") }
+// processKubeconfig lies in the cluster's folder, too.
 func processKubeconfig(c *cluster.Cluster) string {
 	return filepath.Join(c.Temp(), "pod-resizer.kubeconfig")
 }
@@ -153,7 +152,7 @@ func Process(ctx context.Context, c *cluster.Cluster, flags ...string) error {
 		return err
 	}
 	if err := c.RunBeside(ctx, cluster.Program{
-		Name: Name, Path: processBinary(c), Args: append([]string{
+		Name: Name, Path: productBinary(c), Args: append([]string{
 			"serve", "--kubeconfig", processKubeconfig(c), "--namespace", Namespace, "--identity", "process",
 			"--listen", address, "--certificate", "files", "--cert-dir", c.BesideCertificates(), "--shutdown-delay", "0s",
 		}, flags...),
