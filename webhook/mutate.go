@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,16 +38,15 @@ type Mutator struct{ Keys plan.Keys }
 
 // Review answers an admission request. Whatever a webhook configuration sends here by mistake, pods/resize above all,
 // is left alone: raising the request to the limit there would undo the resizer's work.
-func (m Mutator) Review(request *admissionv1.AdmissionRequest) (Result, error) {
+func (m Mutator) Review(request *Request[Pod]) (Result, error) {
 	if request.Operation != admissionv1.Create || request.SubResource != "" ||
 		request.Resource.Group != "" || request.Resource.Resource != string(corev1.ResourcePods) {
 		return Result{Outcome: Ignored}, nil
 	}
-	var pod corev1.Pod
-	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
-		return Result{}, fmt.Errorf("decoding the pod: %w", err)
+	if request.Object == nil {
+		return Result{}, errNoObject
 	}
-	return m.Mutate(&pod), nil
+	return m.Mutate(request.Object.typed()), nil
 }
 
 // Mutate works out the patch for a pod that is being created. It only reads the pod, and it is idempotent: the patched

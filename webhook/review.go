@@ -1,10 +1,10 @@
 package webhook
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -14,6 +14,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Denied is Invalid, and refused because the operator wants it so.
@@ -23,10 +24,26 @@ const Denied Outcome = "denied"
 // (MaxRequestBodyBytes in k8s.io/apiserver pkg/server/config.go), and 1 MiB for the rest.
 const maxBody = 2*(3<<20) + 1<<20
 
-// reviewer answers AdmissionReviews over HTTP; what the answer is, review says.
-type reviewer struct {
+// Request is what a webhook reads of an AdmissionRequest whose object is a T. An answer costs little but the decoding of the
+// question, so it is decoded once, and no more of it than is needed.
+type Request[T any] struct {
+	UID         types.UID                   `json:"uid"`
+	Namespace   string                      `json:"namespace"`
+	Operation   admissionv1.Operation       `json:"operation"`
+	Resource    metav1.GroupVersionResource `json:"resource"`
+	SubResource string                      `json:"subResource"`
+	Object      *T                          `json:"object"`
+}
+
+var errNoObject = errors.New("the AdmissionReview's request has no object")
+
+// presize is room for a usual AdmissionReview; a bigger one has to arrive before it gets any more.
+const presize = 16 << 10
+
+// reviewer answers AdmissionReviews of objects that are a T over HTTP; what the answer is, review says.
+type reviewer[T any] struct {
 	webhook string // As the metrics name it.
-	review  func(*admissionv1.AdmissionRequest) (Result, error)
+	review  func(*Request[T]) (Result, error)
 	deny    bool // Whether what is Invalid is refused.
 	metrics *metrics
 	logger  *slog.Logger
@@ -34,11 +51,11 @@ type reviewer struct {
 
 // ServeHTTP answers 200 with Allowed, always, unless the operator wants what is invalid denied: a pod that cannot be resized
 // must still be created. To any other status the API server applies the webhook's failurePolicy, so an error denies nothing.
-func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (v *reviewer[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start, outcome, reason := time.Now(), failed, "" // What a panic leaves behind.
 	defer func() { v.metrics.observe(v.webhook, outcome, reason, time.Since(start)) }()
 
-	request, status, err := decode(w, r)
+	request, status, err := decode[T](w, r)
 	if err != nil {
 		v.refuse(w, status, err)
 		return
@@ -52,38 +69,43 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v.deny && result.Outcome == Invalid {
 		result.Outcome = Denied
 	}
-	body, err := encode(request, result, why)
+	body, err := encode(request.UID, result, why)
 	if err != nil {
 		v.refuse(w, http.StatusInternalServerError, err)
 		return
 	}
 	outcome, reason = result.Outcome, why
-	v.logger.Debug("admission request answered", "webhook", v.webhook, "uid", request.UID, "namespace", request.Namespace,
-		"outcome", outcome, "reason", reason, "operations", len(result.Patch), "warnings", result.Warnings)
+	v.logger.LogAttrs(r.Context(), slog.LevelDebug, "admission request answered", slog.String("webhook", v.webhook), slog.Any("uid", request.UID),
+		slog.String("namespace", request.Namespace), slog.Any("outcome", outcome), slog.String("reason", reason),
+		slog.Int("operations", len(result.Patch)), slog.Any("warnings", result.Warnings))
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body) // It fails when the client is gone, which is the client's affair.
 }
 
-func (v *reviewer) refuse(w http.ResponseWriter, status int, err error) {
+func (v *reviewer[T]) refuse(w http.ResponseWriter, status int, err error) {
 	v.logger.Warn("admission request refused", "webhook", v.webhook, "status", status, "error", err)
 	http.Error(w, err.Error(), status)
 }
 
 // decode returns the request, or an error and the HTTP status to answer it with.
-func decode(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest, int, error) {
+func decode[T any](w http.ResponseWriter, r *http.Request) (*Request[T], int, error) {
 	contentType := r.Header.Get("Content-Type")
 	if media, _, err := mime.ParseMediaType(contentType); err != nil || media != "application/json" {
 		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("content type %q: expected application/json", contentType)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), presize)+bytes.MinRead))
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("reading the AdmissionReview: more than %d bytes", maxBody)
 	}
 	if err != nil {
 		return nil, http.StatusBadRequest, fmt.Errorf("reading the AdmissionReview: %w", err)
 	}
-	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(body, &review); err != nil {
+	var review struct {
+		metav1.TypeMeta
+		Request *Request[T] `json:"request"`
+	}
+	if err := json.Unmarshal(body.Bytes(), &review); err != nil {
 		return nil, http.StatusBadRequest, fmt.Errorf("decoding the AdmissionReview: %w", err)
 	}
 	switch {
@@ -119,9 +141,9 @@ func reasonFor(result Result) string {
 	return name
 }
 
-func encode(request *admissionv1.AdmissionRequest, result Result, reason string) ([]byte, error) {
+func encode(uid types.UID, result Result, reason string) ([]byte, error) {
 	response := &admissionv1.AdmissionResponse{
-		UID: request.UID, Allowed: true, Warnings: result.Warnings,
+		UID: uid, Allowed: true, Warnings: result.Warnings,
 		AuditAnnotations: map[string]string{"outcome": string(result.Outcome)},
 	}
 	if reason != "" {

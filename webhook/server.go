@@ -5,6 +5,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -20,7 +21,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	admissionv1 "k8s.io/api/admission/v1"
 )
 
 const (
@@ -49,10 +49,10 @@ type Check struct {
 type Options struct {
 	Address        string // host:port; port 0 takes a free one.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Review         func(*admissionv1.AdmissionRequest) (Result, error) // Of /mutate, such as Mutator.Review.
-	Validate       func(*admissionv1.AdmissionRequest) (Result, error) // Of /validate, such as Mutator.Validate.
-	DenyInvalid    bool                                                // Refuse what is Invalid, instead of warning.
-	Registry       *prometheus.Registry                                // Gets the server's metrics, and is what /metrics shows.
+	Review         func(*Request[Pod]) (Result, error)             // Of /mutate, such as Mutator.Review.
+	Validate       func(*Request[json.RawMessage]) (Result, error) // Of /validate, such as Mutator.Validate.
+	DenyInvalid    bool                                            // Refuse what is Invalid, instead of warning.
+	Registry       *prometheus.Registry                            // Gets the server's metrics, and is what /metrics shows.
 	Live, Ready    []Check
 	Logger         *slog.Logger
 	// ShutdownDelay is how long the server goes on serving, unready, once it is told to stop: the time that the
@@ -90,8 +90,8 @@ func (s *Server) routes(o Options) http.Handler {
 	metrics := newMetrics(o.Registry)
 	r := chi.NewRouter()
 	r.Use(s.recoverer)
-	r.Method(http.MethodPost, "/mutate", &reviewer{mutate, o.Review, o.DenyInvalid, metrics, o.Logger})
-	r.Method(http.MethodPost, "/validate", &reviewer{validate, o.Validate, o.DenyInvalid, metrics, o.Logger})
+	r.Method(http.MethodPost, "/mutate", &reviewer[Pod]{mutate, o.Review, o.DenyInvalid, metrics, o.Logger})
+	r.Method(http.MethodPost, "/validate", &reviewer[json.RawMessage]{validate, o.Validate, o.DenyInvalid, metrics, o.Logger})
 	r.Get("/healthz", health("healthz", o.Live))
 	r.Get("/readyz", health("readyz", slices.Concat([]Check{{"shutdown", s.running}}, o.Ready)))
 	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))

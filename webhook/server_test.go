@@ -123,7 +123,7 @@ func TestAPanicCostsOneRequestOnly(t *testing.T) {
 	var logged bytes.Buffer
 	s := start(t, Options{
 		Logger: slog.New(slog.NewJSONHandler(&logged, nil)),
-		Review: func(*admissionv1.AdmissionRequest) (Result, error) {
+		Review: func(*Request[Pod]) (Result, error) {
 			if panics {
 				panic("odd pod")
 			}
@@ -226,7 +226,7 @@ func TestShutdownLetsRequestsInFlightFinish(t *testing.T) {
 	arrived, goOn := make(chan struct{}), make(chan struct{})
 	s := start(t, Options{
 		ShutdownDelay: time.Second,
-		Review: func(*admissionv1.AdmissionRequest) (Result, error) {
+		Review: func(*Request[Pod]) (Result, error) {
 			close(arrived)
 			<-goOn
 			return Result{Outcome: Unchanged}, nil
@@ -283,48 +283,6 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	s.served <- nil
 }
 
-// BenchmarkHandler is to be read beside BenchmarkHandlerFloor.
-func BenchmarkHandler(b *testing.B) {
-	benchmark(b, &reviewer{mutate, mutator(b).Review, false, newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)})
-}
-
-// BenchmarkHandlerFloor decodes the envelope and answers; no handler can do less.
-func BenchmarkHandlerFloor(b *testing.B) {
-	benchmark(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review admissionv1.AdmissionReview
-		body, err := io.ReadAll(r.Body)
-		if err == nil {
-			err = json.Unmarshal(body, &review)
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-		review.Request = nil
-		_ = json.NewEncoder(w).Encode(review)
-	}))
-}
-
-func benchmark(b *testing.B, handler http.Handler) {
-	b.Helper()
-	body, err := io.ReadAll(reviewOf(b, goldenPods(b)["deployment"]))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		r := httptest.NewRequest(http.MethodPost, "/mutate", bytes.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		if w.Code != http.StatusOK {
-			b.Fatal(w.Body)
-		}
-	}
-}
-
 // reviewOf is the AdmissionReview of a pod's creation.
 func reviewOf(t testing.TB, pod []byte) io.Reader {
 	t.Helper()
@@ -356,7 +314,7 @@ type testServer struct {
 }
 
 // start serves on loopback until the test ends; what o leaves out is filled in.
-func start(t *testing.T, o Options, change ...func(*Server)) *testServer {
+func start(t testing.TB, o Options, change ...func(*Server)) *testServer {
 	t.Helper()
 	// httptest has a certificate for 127.0.0.1 and keeps it to itself.
 	donor := httptest.NewTLSServer(nil)

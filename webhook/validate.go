@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -23,12 +24,15 @@ const maxMisplaced = 10
 
 // Validate answers an admission request for a workload with what Mutate has to say to its pods, so that the author hears it
 // before there is one. It changes nothing. Pods themselves are Review's; what makes none is left alone.
-func (m Mutator) Validate(request *admissionv1.AdmissionRequest) (Result, error) {
+func (m Mutator) Validate(request *Request[json.RawMessage]) (Result, error) {
 	result := Result{Outcome: Ignored}
 	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update || request.SubResource != "" {
 		return result, nil
 	}
-	object := request.Object.Raw
+	if request.Object == nil {
+		return Result{}, errNoObject
+	}
+	object := *request.Object
 	template, found, err := PodTemplate(object)
 	switch {
 	case err != nil:

@@ -41,7 +41,7 @@ func TestValidateSaysWhatMutateWillSay(t *testing.T) {
 	outcomes := map[Outcome]int{}
 	for name, raw := range goldenPods(t) {
 		for kind, path := range map[string]string{"Deployment": "spec.template", "Rollout": "spec.template", "CronJob": "spec.jobTemplate.spec.template"} {
-			got, err := mutator(t).Validate(workloadRequest(workloadOf(t, kind, raw)))
+			got, err := mutator(t).Validate(decoded[json.RawMessage](t, workloadRequest(workloadOf(t, kind, raw))))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func TestValidate(t *testing.T) {
 		{"a Service", workloadRequest([]byte(`{"kind":"Service","spec":{"ports":[]}}`)), Ignored, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := mutator(t).Validate(tc.request)
+			got, err := mutator(t).Validate(decoded[json.RawMessage](t, tc.request))
 			if err != nil || got.Outcome != tc.want || got.Patch != nil || !slices.EqualFunc(got.Warnings, tc.warnings, strings.HasPrefix) {
 				t.Errorf("got %+v, %v; want %s %q", got, err, tc.want, tc.warnings)
 			}
@@ -127,9 +127,9 @@ func TestThousandsOfProblemsInAWorkloadAreFewWarnings(t *testing.T) {
 		misplaced = append(misplaced, fmt.Sprintf(`"resize.example.com/a%d":"x"`, i))
 		annotations = append(annotations, fmt.Sprintf(`\"%d\":{}`, i))
 	}
-	got, err := mutator(t).Validate(workloadRequest([]byte(`{"kind":"Deployment","metadata":{"annotations":{` + strings.Join(misplaced, ",") +
-		`}},"spec":{"template":{"metadata":{"annotations":{"resize.example.com/enabled":"true","resize.example.com/steady-resources":"{` + strings.Join(annotations, ",") +
-		`}"}},"spec":{"containers":[{"name":"app"}]}}}}`)))
+	got, err := mutator(t).Validate(decoded[json.RawMessage](t, workloadRequest([]byte(`{"kind":"Deployment","metadata":{"annotations":{`+strings.Join(misplaced, ",")+
+		`}},"spec":{"template":{"metadata":{"annotations":{"resize.example.com/enabled":"true","resize.example.com/steady-resources":"{`+strings.Join(annotations, ",")+
+		`}"}},"spec":{"containers":[{"name":"app"}]}}}}`))))
 	if err != nil || len(got.Warnings) > 11+maxMisplaced || len(strings.Join(got.Warnings, "")) > 10_000 {
 		t.Errorf("%v; %d warnings: %.2000q", err, len(got.Warnings), got.Warnings)
 	}
