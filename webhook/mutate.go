@@ -9,6 +9,7 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"pod-resizer/resizer/plan"
 )
@@ -128,14 +129,15 @@ func created(pod *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) (corev
 // asked are the resources of a container that has a steady CPU. Where its author asks for no other than it has, even its
 // mistakes stay; see equalized.
 func asked(c *corev1.Container, spec plan.Spec, cpu plan.CPU) corev1.ResourceRequirements {
-	after := corev1.ResourceRequirements{Requests: maps.Clone(c.Resources.Requests), Limits: maps.Clone(c.Resources.Limits)}
+	after := corev1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits}
+	set := func(name corev1.ResourceName, to *resource.Quantity) {
+		after.Requests, after.Limits = with(after.Requests, name, *to), with(after.Limits, name, *to)
+	}
 	if amount := spec.Created(cpu); amount != plan.LimitOrRequest(c) {
-		set(&after.Requests, corev1.ResourceCPU, *amount.Quantity())
-		set(&after.Limits, corev1.ResourceCPU, *amount.Quantity())
+		set(corev1.ResourceCPU, amount.Quantity())
 	}
 	if amount, named := spec.Memory[c.Name]; named {
-		set(&after.Requests, corev1.ResourceMemory, *amount.Quantity())
-		set(&after.Limits, corev1.ResourceMemory, *amount.Quantity())
+		set(corev1.ResourceMemory, amount.Quantity())
 	}
 	return equalized(after)
 }
@@ -143,25 +145,26 @@ func asked(c *corev1.Container, spec plan.Spec, cpu plan.CPU) corev1.ResourceReq
 // equalized raises requests to limits. It lowers none: a request above its limit (a limit of zero, which Kubernetes takes
 // for none, included) is a mistake that the API server tells the author about.
 func equalized(r corev1.ResourceRequirements) corev1.ResourceRequirements {
-	after := corev1.ResourceRequirements{Requests: maps.Clone(r.Requests), Limits: maps.Clone(r.Limits)}
+	after := corev1.ResourceRequirements{Requests: r.Requests, Limits: r.Limits}
 	for _, name := range resized() {
 		limit, limited := r.Limits[name]
 		request := r.Requests[name]
 		switch {
 		case request.Cmp(limit) < 0:
-			set(&after.Requests, name, limit)
+			after.Requests = with(after.Requests, name, limit)
 		case !limited && name == corev1.ResourceCPU && !request.IsZero():
-			set(&after.Limits, name, request)
+			after.Limits = with(after.Limits, name, request)
 		}
 	}
 	return after
 }
 
-func set[K comparable, V any, M ~map[K]V](m *M, key K, value V) {
-	if *m == nil {
-		*m = M{}
-	}
-	(*m)[key] = value
+// with is the list with one amount changed. The one it was made of belongs to the pod as it is written, and stays.
+func with(list corev1.ResourceList, name corev1.ResourceName, amount resource.Quantity) corev1.ResourceList {
+	after := make(corev1.ResourceList, len(list)+1)
+	maps.Copy(after, list)
+	after[name] = amount
+	return after
 }
 
 // patch collects operations. It writes "add" throughout, which replaces a value that is there (RFC 6902, 4.1).
@@ -194,10 +197,13 @@ func (p *patch) resources(path string, before, after corev1.ResourceRequirements
 
 // changed are the amounts that are other in after, by value.
 func changed(before, after corev1.ResourceList) map[corev1.ResourceName]string {
-	changed := map[corev1.ResourceName]string{}
+	var changed map[corev1.ResourceName]string
 	for _, name := range resized() {
 		have, had := before[name]
 		if want, wanted := after[name]; wanted && (!had || have.Cmp(want) != 0) {
+			if changed == nil {
+				changed = map[corev1.ResourceName]string{}
+			}
 			changed[name] = want.String()
 		}
 	}
@@ -210,8 +216,10 @@ func (p *patch) amounts(path string, before corev1.ResourceList, changed map[cor
 	case len(before) == 0:
 		p.add(path, changed)
 	default:
-		for _, name := range slices.Sorted(maps.Keys(changed)) {
-			p.add(path+"/"+string(name), changed[name])
+		for _, name := range resized() {
+			if amount, ok := changed[name]; ok {
+				p.add(path+"/"+string(name), amount)
+			}
 		}
 	}
 }
@@ -333,7 +341,7 @@ func initWarnings(after *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved)
 	}
 	var left plan.MilliCPU // What the running containers have, without the sidecars so far.
 	for _, c := range plan.Containers(after) {
-		left += steady(&c)
+		left += steady(c)
 	}
 	for i := range after.InitContainers {
 		if c := &after.InitContainers[i]; !plan.IsSidecar(c) {

@@ -207,7 +207,7 @@ func defaulted(pod *corev1.Pod) *corev1.Pod {
 			r := &containers[i].Resources
 			for name, limit := range r.Limits {
 				if _, requested := r.Requests[name]; !requested {
-					set(&r.Requests, name, limit)
+					r.Requests = with(r.Requests, name, limit)
 				}
 			}
 		}

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -135,7 +134,7 @@ func (k Keys) contract(pod *corev1.Pod) (contract, error) {
 	c.lowered = c.resolved.lowered()
 	// Again, for what another webhook or the author has put in since.
 	r := reading{Keys: k, annotations: pod.Annotations, pod: &pod.Spec}
-	r.checkPod(c.AllowRestart, slices.Collect(maps.Keys(c.lowered)))
+	r.checkPod(c.AllowRestart, sorted(c.lowered))
 	return c, join(r.problems...)
 }
 
@@ -143,7 +142,7 @@ func (k Keys) contract(pod *corev1.Pod) (contract, error) {
 // whatever it was meant to start with. A share of that would be another amount after each resize, with no end before 1m.
 func (k Keys) asItStands(s *Spec) error {
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(s.Steady)) {
+	for _, name := range sorted(s.Steady) {
 		steady, startup := s.Steady[name], s.Startup[name]
 		if steady.Share > 0 && startup.Amount == 0 {
 			errs = append(errs, Problem{steady.Field, name, quote(steady.Text), "is a part of a startup CPU that admission did not see",
@@ -385,14 +384,11 @@ func (in Input) wait(reason Reason) Decision {
 
 // runningContainers are those that run on after startup: sidecars and app containers, in this order.
 func runningContainers(spec *corev1.PodSpec) []*corev1.Container {
-	var running []*corev1.Container
-	for i := range spec.InitContainers {
-		if c := &spec.InitContainers[i]; IsSidecar(c) {
+	running := make([]*corev1.Container, 0, len(spec.InitContainers)+len(spec.Containers))
+	for i, c := range Containers(spec) {
+		if i >= len(spec.InitContainers) || IsSidecar(c) {
 			running = append(running, c)
 		}
-	}
-	for i := range spec.Containers {
-		running = append(running, &spec.Containers[i])
 	}
 	return running
 }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -87,7 +86,7 @@ func (k Keys) author() []string {
 func (k Keys) CheckUnknown(annotations map[string]string) error {
 	domain, _, _ := strings.Cut(k.Enabled, "/")
 	var errs []error
-	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+	for _, key := range sorted(annotations) {
 		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !slices.Contains([]string{k.Resolved, k.Guarded, k.Resized, k.Status}, key) {
 			names := strings.ReplaceAll(strings.Join(k.author(), ", "), domain+"/", "") // All, and still short.
 			errs = append(errs, Problem{Field: key, Message: "is not an annotation of pod-resizer and has no effect",

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -63,9 +62,15 @@ func (c Culprit) String() string {
 }
 
 // Containers are the containers that count for the QoS class, in the order of the spec: init containers (sidecars are
-// among them) and app containers. The slice is new, the containers share their maps with the spec.
-func Containers(spec *corev1.PodSpec) []corev1.Container {
-	return slices.Concat(spec.InitContainers, spec.Containers)
+// among them) and app containers.
+func Containers(spec *corev1.PodSpec) []*corev1.Container {
+	all := make([]*corev1.Container, 0, len(spec.InitContainers)+len(spec.Containers))
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			all = append(all, &containers[i])
+		}
+	}
+	return all
 }
 
 // IsSidecar tells a native sidecar (an init container that goes on running, KEP-753) from other init containers.

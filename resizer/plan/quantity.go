@@ -49,17 +49,17 @@ type amount string
 
 // UnmarshalJSON takes a string or a number.
 func (a *amount) UnmarshalJSON(data []byte) error {
-	var text string
-	if json.Unmarshal(data, &text) == nil {
-		*a = amount(text)
+	switch first := data[0]; {
+	case first == '"':
+		return json.Unmarshal(data, (*string)(a))
+	case first == '-' || first >= '0' && first <= '9':
+		*a = amount(data)
 		return nil
-	}
-	var number json.Number
-	if err := json.Unmarshal(data, &number); err != nil {
+	case string(data) == "null":
+		return nil // As everywhere in JSON.
+	default:
 		return errors.New(`an amount is a string, such as "50m"`)
 	}
-	*a = amount(number)
-	return nil
 }
 
 // maxAmount is longer than any amount that makes sense; ParseQuantity takes its time for long ones.

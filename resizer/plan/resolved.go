@@ -3,8 +3,6 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -31,11 +29,11 @@ func (k Keys) Resolve(pod *corev1.PodSpec, spec Spec) (Resolved, error) {
 	var errs []error
 	for _, c := range Containers(pod) {
 		steady, named := spec.Steady[c.Name]
-		has := LimitOrRequest(&c)
+		has := LimitOrRequest(c)
 		startup, from, text := has, "resources.limits.cpu", ""
 		if want, asked := spec.Startup[c.Name]; asked {
 			startup, from, text = want.of(steady.Amount), want.Field, quote(want.Text)
-		} else if was := spec.carried[c.Name]; named && atSteady(&c, was.Steady) && steady.of(was.Startup) == was.Steady {
+		} else if was := spec.carried[c.Name]; named && atSteady(c, was.Steady) && steady.of(was.Startup) == was.Steady {
 			startup = was.Startup
 		}
 		target := steady.of(startup)
@@ -92,7 +90,7 @@ func (k Keys) parseResolved(value string) (Resolved, error) {
 	if len(resolved) == 0 {
 		return nil, problem("names no container")
 	}
-	for _, name := range slices.Sorted(maps.Keys(resolved)) { // In order, so that the same value gives the same message.
+	for _, name := range sorted(resolved) { // In order, so that the same value gives the same message.
 		cpu := resolved[name]
 		if cpu.Steady <= 0 || cpu.Steady > cpu.Startup || cpu.Startup > maxCPU {
 			return nil, problem(fmt.Sprintf("container %q: the steady CPU must be more than zero and at most the startup CPU", name))

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -93,7 +94,7 @@ func (r *reading) resources(s *Spec) {
 	if len(r.problems) > before || len(s.Steady) == 0 {
 		return // What does not fit together may be a consequence.
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Startup)) {
+	for _, name := range sorted(s.Startup) {
 		startup := s.Startup[name]
 		switch steady, named := s.Steady[name]; {
 		case !named:
@@ -104,13 +105,13 @@ func (r *reading) resources(s *Spec) {
 		}
 	}
 	containers := Containers(r.pod)
-	for _, name := range slices.Sorted(maps.Keys(s.Memory)) {
+	for _, name := range sorted(s.Memory) {
 		if _, named := s.Startup[name]; !named {
 			if _, named := s.Steady[name]; !named {
 				r.neverLowered(r.StartupResources, name)
 			}
 		}
-		c := &containers[slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })]
+		c := containers[slices.IndexFunc(containers, func(c *corev1.Container) bool { return c.Name == name })]
 		most, is := c.Resources.Requests[corev1.ResourceMemory], "request"
 		if limit := c.Resources.Limits[corev1.ResourceMemory]; limit.Cmp(most) >= 0 {
 			most, is = limit, "limit"
@@ -129,7 +130,7 @@ func (r *reading) neverLowered(field, container string) {
 
 // merged joins what a long and a short annotation say.
 func (r *reading) merged(long, short map[string]Want) map[string]Want {
-	for _, name := range slices.Sorted(maps.Keys(short)) {
+	for _, name := range sorted(short) {
 		s := short[name]
 		l, both := long[name]
 		switch {
@@ -151,7 +152,7 @@ func (r *reading) merged(long, short map[string]Want) map[string]Want {
 func (r *reading) short(field string, shares shares) map[string]Want {
 	wants := map[string]Want{}
 	byContainer := r.perContainer(field)
-	for _, name := range slices.Sorted(maps.Keys(byContainer)) {
+	for _, name := range sorted(byContainer) {
 		w := Want{Field: field, Text: byContainer[name]}
 		var err error
 		if number, related := strings.CutSuffix(w.Text, shares.suffix); related {
@@ -165,7 +166,7 @@ func (r *reading) short(field string, shares shares) map[string]Want {
 		}
 		wants[name] = w
 	}
-	r.checkNames(field, slices.Sorted(maps.Keys(byContainer)))
+	r.checkNames(field, sorted(byContainer))
 	return wants
 }
 
@@ -230,10 +231,10 @@ func (r *reading) long(field, example string, allowed ...corev1.ResourceName) (m
 		r.problem(field, "", quote(value), "names no container", example)
 	}
 	cpu, memory := map[string]Want{}, map[string]Bytes{}
-	for _, name := range slices.Sorted(maps.Keys(byContainer)) {
+	for _, name := range sorted(byContainer) {
 		requests, limits := byContainer[name].Requests, byContainer[name].Limits
 		said := mergeKeys(requests, limits)
-		for _, resourceName := range slices.Sorted(maps.Keys(said)) {
+		for _, resourceName := range sorted(said) {
 			if !slices.Contains(allowed, resourceName) {
 				message := "is not CPU, and only CPU is lowered"
 				if len(allowed) > 1 {
@@ -262,7 +263,7 @@ func (r *reading) long(field, example string, allowed ...corev1.ResourceName) (m
 			r.problem(field, name, "", "has no CPU", fmt.Sprintf("write "+steadyExample, cut(name, maxProblemValue)))
 		}
 	}
-	r.checkNames(field, slices.Sorted(maps.Keys(byContainer)))
+	r.checkNames(field, sorted(byContainer))
 	return cpu, memory
 }
 
@@ -306,6 +307,13 @@ func jsonErrors(errs []error) string {
 	return " (" + cut(strings.Join(texts, ", "), 2*maxProblemValue) + ")"
 }
 
+// sorted are the keys of a map in an order that stays the same.
+func sorted[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := slices.AppendSeq(make([]K, 0, len(m)), maps.Keys(m))
+	slices.Sort(keys)
+	return keys
+}
+
 // mergeKeys joins two maps; b goes before a.
 func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amount {
 	all := map[corev1.ResourceName]amount{}
@@ -316,6 +324,9 @@ func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amou
 
 // checkNames demands that every named container is one that runs on after startup.
 func (r *reading) checkNames(field string, names []string) {
+	if len(names) == 0 {
+		return
+	}
 	var running []string
 	runs := map[string]bool{}
 	for _, c := range runningContainers(r.pod) {

@@ -3,7 +3,6 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,7 +173,7 @@ func (k Keys) Parse(annotations map[string]string, pod *corev1.PodSpec) (Spec, e
 	var s Spec
 	r.course(&s)
 	r.resources(&s)
-	r.checkPod(s.AllowRestart, slices.Collect(maps.Keys(s.Steady)))
+	r.checkPod(s.AllowRestart, sorted(s.Steady))
 	if err := join(r.problems...); err != nil {
 		return Spec{}, err
 	}
@@ -311,7 +310,7 @@ func oneOf[S ~string](r *reading, key string, values ...S) S {
 func (r *reading) pinRuntime() map[string]Runtime {
 	var pins map[string]Runtime
 	byContainer := r.perContainer(r.PinRuntime)
-	for _, name := range slices.Sorted(maps.Keys(byContainer)) {
+	for _, name := range sorted(byContainer) {
 		runtime := Runtime(byContainer[name])
 		if !slices.Contains(Runtimes(), runtime) {
 			r.problem(r.PinRuntime, name, quote(byContainer[name]), "is not a runtime that pod-resizer knows", "write one of "+list(Runtimes()))
@@ -321,12 +320,12 @@ func (r *reading) pinRuntime() map[string]Runtime {
 		}
 		pins[name] = runtime
 	}
-	r.checkNames(r.PinRuntime, slices.Sorted(maps.Keys(byContainer)))
+	r.checkNames(r.PinRuntime, sorted(byContainer))
 	return pins
 }
 
-// checkPod names what no annotation of ours can mend. Of the named containers' CPU is lowered.
-func (r *reading) checkPod(allowRestart bool, named []string) {
+// checkPod names what no annotation of ours can mend.
+func (r *reading) checkPod(allowRestart bool, lowered []string) {
 	if p := r.pod.Resources; p != nil && len(p.Requests)+len(p.Limits) > 0 {
 		r.problem("spec.resources", "", "", "pod-level resources alone would decide the QoS class and the reserved CPU", "move them to the containers")
 	}
@@ -344,7 +343,7 @@ func (r *reading) checkPod(allowRestart bool, named []string) {
 		}
 	}
 	for _, c := range Containers(r.pod) {
-		if !slices.Contains(named, c.Name) {
+		if !slices.Contains(lowered, c.Name) {
 			continue
 		}
 		for _, p := range c.ResizePolicy {

@@ -274,7 +274,7 @@ func containers(spec *corev1.PodSpec) []Container {
 		kind := App
 		switch {
 		case i >= len(spec.InitContainers):
-		case plan.IsSidecar(&c):
+		case plan.IsSidecar(c):
 			kind = Sidecar
 		default:
 			kind = Init
