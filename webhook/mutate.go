@@ -47,6 +47,9 @@ func (m Mutator) Review(request *Request[Pod]) (Result, error) {
 	if request.Object == nil {
 		return Result{}, errNoObject
 	}
+	if annotations := request.Object.Metadata.Annotations; !m.Keys.OptedIn(annotations) {
+		return m.ignored(annotations), nil
+	}
 	return m.Mutate(request.Object.typed()), nil
 }
 
@@ -58,7 +61,7 @@ func (m Mutator) Review(request *Request[Pod]) (Result, error) {
 // on the wire, is added as a whole, resources without anything in them included.
 func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	if !m.Keys.OptedIn(pod.Annotations) {
-		return Result{Outcome: Ignored, Warnings: warnings(m.Keys.CheckEnabled(pod.Annotations))}
+		return m.ignored(pod.Annotations)
 	}
 	unknown := warnings(m.Keys.CheckUnknown(pod.Annotations))
 	var p patch
@@ -92,6 +95,11 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 		result.Outcome, result.Patch = Mutated, p
 	}
 	return result
+}
+
+// ignored is the answer to a pod that has not opted in.
+func (m Mutator) ignored(annotations map[string]string) Result {
+	return Result{Outcome: Ignored, Warnings: warnings(m.Keys.CheckEnabled(annotations))}
 }
 
 // resized are the resources whose requests and limits decide the QoS class, in the order of the patch.

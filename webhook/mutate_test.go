@@ -98,7 +98,8 @@ func readsAll(t *testing.T, raw []byte) {
 	if err := json.Unmarshal(raw, &pod); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := mutator(t).Mutate(pod.typed()), mutator(t).Mutate(decodePod(t, raw)); !reflect.DeepEqual(got, want) {
+	got, err := mutator(t).Review(&Request[Pod]{Operation: admissionv1.Create, Resource: metav1.GroupVersionResource{Resource: "pods"}, Object: &pod})
+	if want := mutator(t).Mutate(decodePod(t, raw)); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("of what is decoded admission makes %+v, of the whole pod %+v", got, want)
 	}
 }

@@ -177,8 +177,10 @@ func (o *serveOptions) serve(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	files := certs.NewFiles(o.certDir, log, registry)
-	ready := []webhook.Check{{Name: "certificate", Check: files.Ready}}
+	rights := resizer.NewRights(client, o.namespace, o.name, log)
+	ready := []webhook.Check{{Name: "certificate", Check: files.Ready}, {Name: "rights", Check: rights.Ready}}
 	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return rights.Run(ctx) })
 	if o.certificate == selfManaged {
 		configuration := ""
 		if o.webhook {

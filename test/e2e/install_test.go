@@ -4,14 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
+	"pod-resizer/resizer"
 	"pod-resizer/test/deploy"
 )
 
@@ -70,6 +75,69 @@ func TestRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestARoleThatLacksSomethingIsFoundOutAtTheStart, without a pod, and a replica becomes ready once it has been mended.
+func TestARoleThatLacksSomethingIsFoundOutAtTheStart(t *testing.T) {
+	t.Parallel()
+	l := shared
+	ns := l.namespace(t)
+	account, err := l.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "lacking"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.CopyConfig(l.config)
+	config.Impersonate.UserName = "system:serviceaccount:" + ns + ":" + account.Name
+	config.Impersonate.Groups = []string{"system:serviceaccounts", "system:authenticated"}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := resizer.NewRights(client, deploy.Namespace, deploy.Name, slog.New(slog.DiscardHandler))
+	if err := rights.Ready(); err == nil {
+		t.Error("ready before anything is known")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- rights.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "what is missing is named", func(context.Context) (bool, string) {
+		err := rights.Ready()
+		return err != nil && strings.Contains(err.Error(), "may not list pods, watch pods, patch pods/resize, patch pods/status, create events, update leases: apply the roles"),
+			fmt.Sprint(err)
+	})
+	// The product's own roles.
+	subject := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: account.Name}}
+	bindings := l.client.RbacV1().ClusterRoleBindings()
+	bound, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: ns}, Subjects: subject,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: deploy.Name}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bindings.Delete(context.Background(), bound.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	roleBindings := l.client.RbacV1().RoleBindings(deploy.Namespace)
+	if _, err := roleBindings.Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: ns}, Subjects: subject,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: deploy.Name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := roleBindings.Delete(context.Background(), ns, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "nothing is missing any more", func(context.Context) (bool, string) {
+		err := rights.Ready()
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 // TestCABundleIsPutBack: what a re-created or emptied webhook configuration lacks is there again at once.
