@@ -130,15 +130,6 @@ func TestPolicies(t *testing.T) {
 		}
 	})
 
-	t.Run("the default container", func(t *testing.T) {
-		pod := l.teamPod(map[string]string{"kubectl.kubernetes.io/default-container": "other"})
-		pod.Spec.Containers = append(pod.Spec.Containers, helper("other"))
-		pod = l.dryRun(t.Context(), t, byPolicies, pod)
-		if got, want := pod.Annotations[l.keys.SteadyResources], `{"other":{"limits":{"cpu":"50m"}}}`; got != want {
-			t.Errorf("%s, not %s", got, want)
-		}
-	})
-
 	t.Run("not in the cluster's own namespaces", func(t *testing.T) {
 		for _, wanted := range []*corev1.Pod{l.teamPod(nil), l.samplePod(nil)} {
 			pod := l.dryRun(t.Context(), t, metav1.NamespaceSystem, wanted)
