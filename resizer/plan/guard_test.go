@@ -137,6 +137,6 @@ func TestWhateverIsRecordedTakesTheGuardsAway(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) { check(t, c.input(t), Decide) })
 	}
 	t.Run("refused", func(t *testing.T) {
-		check(t, Input{Keys: keys, Pod: testPod(started("app")), Now: noon}, func(in Input) Decision { return in.Refuse("no") })
+		check(t, Input{Keys: keys, Pod: testPod(started("app")), Now: noon}, func(in Input) Decision { return in.Refuse(Decision{}, "no") })
 	})
 }

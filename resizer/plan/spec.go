@@ -243,21 +243,6 @@ func (r *reading) course(s *Spec) {
 	s.PinRuntime = r.pinRuntime()
 	s.ProtectStartup = oneOf(r, r.ProtectStartup, "false", "true") == "true"
 	s.AllowRestart = oneOf(r, r.AllowRestart, "false", "true") == "true"
-	for _, n := range r.notYet() {
-		if value, present := r.annotations[n.key]; present && value != n.same {
-			r.warn(n.key, "", quote(value), "is valid, but not acted on yet: "+n.until, "leave it for a later version, or remove it")
-		}
-	}
-}
-
-// notYet are the annotations that nothing acts on yet, with the value that asks for just what happens without them.
-func (k Keys) notYet() []struct{ key, same, until string } {
-	return []struct{ key, same, until string }{
-		{k.DeadlineSeconds, "", "only the trigger lowers the CPU"},
-		{k.Boost, string(Reserve), "the pod has its steady CPU from the start, and is not raised"},
-		{k.FitAfterSeconds, "0", "a pod that fits no node stays Pending"},
-		{k.OnRestart, string(Ignore), "a container that restarts keeps the CPU it has"},
-	}
 }
 
 func (r *reading) trigger() (Trigger, corev1.PodConditionType) {
