@@ -42,18 +42,22 @@ func (c *Controller) apply(ctx context.Context, in plan.Input, d plan.Decision, 
 	}
 }
 
-// resize lowers the CPU. A refusal for good reason is told to people, and retried with back-off because its cause (a
+// resize sets other CPU. A refusal for good reason is told to people, and retried with back-off because its cause (a
 // LimitRange, a quota) may go away.
 func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision, m *memory) error {
 	// In the order of the spec: the API server takes another order for an attempt to reorder containers, and refuses it.
 	patch := podPatch{Spec: &specPatch{
-		InitContainers: lower(in.Pod.Spec.InitContainers, d.Target),
-		Containers:     lower(in.Pod.Spec.Containers, d.Target),
+		InitContainers: containers(in.Pod.Spec.InitContainers, d.Target),
+		Containers:     containers(in.Pod.Spec.Containers, d.Target),
 	}}
+	count := func(result string) { c.metrics.resizes.WithLabelValues(string(d.Reason), result).Inc() }
 	err := c.patch(ctx, in.Pod, patch, "resize", m)
 	switch {
 	case err == nil:
-		c.metrics.resizes.WithLabelValues(resultAccepted).Inc()
+		count(resultAccepted)
+		if d.Reason == plan.DoesNotFit { // The pod may wait on, and nothing else would say why it has other CPU now.
+			c.events.Event(in.Pod, corev1.EventTypeWarning, string(d.Reason), d.Message)
+		}
 		if d.Warning != "" {
 			c.events.Event(in.Pod, corev1.EventTypeWarning, string(plan.NotGuaranteed), d.Warning)
 		}
@@ -61,21 +65,21 @@ func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision,
 	case gone(err):
 		return nil
 	case refused(err):
-		c.metrics.resizes.WithLabelValues(resultRefused).Inc()
+		count(resultRefused)
 		// Decide again, now knowing the refusal: it is recorded unless the pod says so already.
-		refusal := in.Refuse(err.Error())
+		refusal := in.Refuse(d, err.Error())
 		if err := c.apply(ctx, in, refusal, m); err != nil {
 			return err
 		}
 		return fmt.Errorf("%w: %w", errRefused, err)
 	default:
-		c.metrics.resizes.WithLabelValues(resultError).Inc()
+		count(resultError)
 		return err
 	}
 }
 
-// lower is the patch of those containers that have a target.
-func lower(containers []corev1.Container, target map[string]plan.MilliCPU) []containerPatch {
+// containers is the patch of those containers that have a target.
+func containers(containers []corev1.Container, target map[string]plan.MilliCPU) []containerPatch {
 	var patches []containerPatch
 	for _, container := range containers {
 		if cpu, ok := target[container.Name]; ok {
@@ -88,18 +92,22 @@ func lower(containers []corev1.Container, target map[string]plan.MilliCPU) []con
 	return patches
 }
 
-// record writes status annotation, condition and, at the end of a good start, the marker, and takes the guards away: one patch
-// on pods/status, which unlike a patch on pods could never change an image.
+// record writes status annotation, condition and, at the end of a good start, the marker, or takes all of them away; and in any
+// case the guards: one patch on pods/status, which unlike a patch on pods could never change an image.
 func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decision, m *memory) error {
-	condition := d.Condition(c.keys)
+	condition := conditionPatch{PodCondition: d.Condition(c.keys)}
 	condition.LastTransitionTime = metav1.Now()
-	status, yes := d.Status.String(), "true"
-	annotations := map[string]*string{c.keys.Status: &status}
+	annotations := map[string]*string{c.keys.Status: nil, c.keys.Resized: nil}
+	if d.Clear {
+		condition = conditionPatch{PodCondition: corev1.PodCondition{Type: c.keys.Steady}, Directive: "delete"}
+	} else {
+		annotations[c.keys.Status] = new(d.Status.String())
+	}
 	if d.Status.Phase == plan.Steady {
-		annotations[c.keys.Resized] = &yes
+		annotations[c.keys.Resized] = new("true")
 	}
 	maps.Copy(annotations, d.Unguard)
-	patch := podPatch{Status: &statusPatch{Conditions: []corev1.PodCondition{condition}}}
+	patch := podPatch{Status: &statusPatch{Conditions: []conditionPatch{condition}}}
 	patch.Metadata.Annotations = annotations
 	if err := c.patch(ctx, pod, patch, "status", m); err != nil {
 		if gone(err) {
@@ -109,7 +117,10 @@ func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decisio
 	}
 	c.metrics.outcomes.WithLabelValues(string(d.Reason)).Inc()
 	eventType := corev1.EventTypeWarning
-	if d.Status.Phase == plan.Steady {
+	switch d.Status.Phase {
+	case plan.Boosting, "":
+		eventType = corev1.EventTypeNormal
+	case plan.Steady:
 		eventType = corev1.EventTypeNormal
 		if d.Status.StartupSeconds > 0 {
 			c.metrics.startup.Observe(d.Status.StartupSeconds)
@@ -141,7 +152,12 @@ type containerPatch struct {
 }
 
 type statusPatch struct {
-	Conditions []corev1.PodCondition `json:"conditions"`
+	Conditions []conditionPatch `json:"conditions"`
+}
+
+type conditionPatch struct {
+	corev1.PodCondition
+	Directive string `json:"$patch,omitempty"`
 }
 
 // patch sends one patch to a subresource of the pod and remembers the version it led to. The metadata client asks for no

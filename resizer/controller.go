@@ -132,7 +132,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // handler queues opted-in pods on every change. All that it does for the others is to look at one annotation.
 func (c *Controller) handler() cache.ResourceEventHandler {
 	enqueue := func(obj any) {
-		if pod := obj.(*corev1.Pod); c.concerns(pod) {
+		if pod := obj.(*corev1.Pod); c.keys.Concerns(pod) {
 			c.queue.Add(cache.MetaObjectToName(pod))
 			c.metrics.queueLength.Set(float64(c.queue.Len()))
 		}

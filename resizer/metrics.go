@@ -27,8 +27,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		resizes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pod_resizer_resizes_total",
-			Help: "Writes to pods/resize by result: accepted by the API server, refused for good reason (403, 422), error (retried).",
-		}, []string{"result"}),
+			Help: "Writes to pods/resize by reason, and by result: accepted by the API server, refused for good reason (403, 422), error (retried).",
+		}, []string{"reason", "result"}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pod_resizer_outcomes_total",
 			Help: "What was recorded on pods, by reason: CPULowered and NothingToLower end a start well, the others need a person.",
@@ -48,8 +48,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Help: "Opted-in pods that wait for a worker.",
 		}),
 	}
-	for _, result := range []string{resultAccepted, resultRefused, resultError} {
-		m.resizes.WithLabelValues(result)
+	for _, reason := range plan.ResizeReasons() {
+		for _, result := range []string{resultAccepted, resultRefused, resultError} {
+			m.resizes.WithLabelValues(string(reason), result)
+		}
 	}
 	for _, reason := range plan.RecordedReasons() {
 		m.outcomes.WithLabelValues(string(reason))

@@ -19,18 +19,13 @@ func (c *Controller) trim(obj any) (any, error) {
 	if !ok { // A tombstone of the informer's own; it holds what was trimmed before.
 		return obj, nil
 	}
-	if c.concerns(pod) {
+	if c.keys.Concerns(pod) {
 		pod.ManagedFields = nil
 		return pod, nil
 	}
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 	}}, nil
-}
-
-// concerns says whether a pod is looked at: it has opted in, or its author most likely meant to.
-func (c *Controller) concerns(pod *corev1.Pod) bool {
-	return c.keys.OptedIn(pod.Annotations) || c.keys.CheckEnabled(pod.Annotations) != nil
 }
 
 // memory is what this leader remembers of a pod. All of it may be lost: a new leader starts without and does the same.

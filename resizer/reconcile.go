@@ -21,7 +21,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	if err != nil {
 		return 0, err
 	}
-	if !c.concerns(pod) { // Opted out since it was queued.
+	if !c.keys.Concerns(pod) { // Opted out since it was queued.
 		return 0, nil
 	}
 	m := c.remember(pod.UID)

@@ -99,13 +99,19 @@ func Decide(in Input) Decision {
 // notOptedIn decides about a pod that has not opted in, or not any more: then what stands on it goes, and its CPU stays.
 func (in Input) notOptedIn() Decision {
 	pod := in.Pod
-	if _, guarded := pod.Annotations[in.Keys.Guarded]; guarded || in.recorded() != nil {
-		return Decision{Action: Record, Reason: OptedOut, Clear: true, Unguard: in.Keys.Guard(pod.Annotations, false)}
+	if in.carries() {
+		return Decision{Action: Record, Reason: OptedOut, Clear: true, Message: "Opted out: the CPU stays as it is", Unguard: in.Keys.Guard(pod.Annotations, false)}
 	}
 	if err := in.Keys.CheckEnabled(pod.Annotations); err != nil {
 		return Decision{Action: Tell, Reason: InvalidAnnotation, Message: bounded(err.Error())}
 	}
 	return in.wait("", NotOptedIn)
+}
+
+// carries says whether something of ours stands on the pod that has to go when it opts out.
+func (in Input) carries() bool {
+	_, guarded := in.Pod.Annotations[in.Keys.Guarded]
+	return guarded || in.recorded() != nil
 }
 
 // recorded is the condition that tells people about an earlier decision; nil if there was none.

@@ -96,6 +96,13 @@ func (k Keys) CheckUnknown(annotations map[string]string) error {
 	return join(errs...)
 }
 
+// Concerns says whether there is anything to do with a pod: it has opted in, or most likely meant to, or has opted out and still
+// carries something of ours.
+func (k Keys) Concerns(pod *corev1.Pod) bool {
+	in := Input{Keys: k, Pod: pod}
+	return k.OptedIn(pod.Annotations) || k.CheckEnabled(pod.Annotations) != nil || in.carries()
+}
+
 // OptedIn says whether the author asked for pod-resizer. Only the exact "true" counts, as for every boolean annotation
 // of Kubernetes itself; admission warns about anything else (see CheckEnabled).
 func (k Keys) OptedIn(annotations map[string]string) bool { return annotations[k.Enabled] == "true" }

@@ -245,7 +245,7 @@ func (l *life) resize(in Input, d Decision) {
 		l.refusals--
 		l.refusedBy++
 		l.tell("the API server refuses")
-		if refusal := in.Refuse(d, "exceeded quota, used: " + fmt.Sprint(l.refusals)); refusal.Action == Record {
+		if refusal := in.Refuse(d, "exceeded quota, used: "+fmt.Sprint(l.refusals)); refusal.Action == Record {
 			l.record(refusal)
 		}
 		l.timer = l.now.Add(time.Second) // The queue's back-off.

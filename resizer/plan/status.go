@@ -59,8 +59,13 @@ const (
 // RecordedReasons are those that end up on a pod, in its condition and its status annotation.
 func RecordedReasons() []Reason {
 	return []Reason{
-		CPULowered, NothingToLower, NoRoom, Restarted, InvalidAnnotation, BelowSteady, SetByOthers, QoSWouldChange, NodeCannotResize, APIRefused,
+		CPULowered, NothingToLower, NoRoom, Restarted, OptedOut, InvalidAnnotation, BelowSteady, SetByOthers, QoSWouldChange, NodeCannotResize, APIRefused,
 	}
+}
+
+// ResizeReasons are those of a resize.
+func ResizeReasons() []Reason {
+	return []Reason{StartupOver, DeadlinePassed, SteadyChanged, Restarted, Raised, NoRoom, DoesNotFit, PutBack}
 }
 
 // Status is the value of the status annotation.

@@ -328,15 +328,15 @@ func (v view) over(s subject) over {
 		return over{}
 	}
 	began := running.StartedAt.Add(resolution)
-	trusted := v.Now
-	if s.status.RestartCount > 0 && s.StartupProbe != nil {
-		// After a restart the kubelet may go on reporting the old instance's "started" until the probe's next period
-		// (kubernetes/kubernetes#141155).
-		trusted = began.Add(time.Duration(max(s.StartupProbe.PeriodSeconds, 1))*time.Second + resolution)
-	}
-	isStarted := s.status.Ready
+	isStarted, trusted := s.status.Ready, v.Now
 	if s.StartupProbe != nil {
-		isStarted = s.status.Started != nil && *s.status.Started && !trusted.After(v.Now)
+		isStarted = s.status.Started != nil && *s.status.Started
+		if isStarted && s.status.RestartCount > 0 {
+			// After a restart the kubelet may go on reporting the old instance's "started" until the probe's next period
+			// (kubernetes/kubernetes#141155).
+			trusted = began.Add(time.Duration(s.StartupProbe.PeriodSeconds)*time.Second + resolution)
+			isStarted = !trusted.After(v.Now)
+		}
 	}
 	var is bool
 	switch v.Trigger {
@@ -465,7 +465,7 @@ func (v view) done() Decision {
 // withoutBoost says whether a pod has its steady CPU before its startup is over.
 func (v view) withoutBoost() bool {
 	return v.TriggeredAt.IsZero() && (v.record.Phase == "" || v.record.Phase == Boosting) && slices.ContainsFunc(v.subjects, func(s subject) bool {
-		return !v.over(s).is && (s.status.RestartCount == 0 || v.record.Phase == Boosting || v.Boost == Opportunistic)
+		return !v.over(s).is && !endedForGood(v.Pod, s.Container, s.status) && (s.status.RestartCount == 0 || v.record.Phase == Boosting || v.Boost == Opportunistic)
 	})
 }
 
