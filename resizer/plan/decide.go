@@ -72,11 +72,8 @@ func Decide(in Input) Decision {
 		return in.skip(InvalidAnnotation, err.Error())
 	}
 	v := in.view(contract)
-	switch {
-	case pod.Status.StartTime == nil:
+	if pod.Status.StartTime == nil {
 		return v.unscheduled()
-	case !v.seen && v.marked():
-		return in.wait(Steady, AlreadyMarked) // What it started with is forgotten, so whatever it has now may be somebody's wish.
 	}
 	changes := v.changes()
 	for _, rule := range []func() (Decision, bool){

@@ -835,10 +835,18 @@ func TestARecordIsItsOwnLatch(t *testing.T) {
 			write(keys, in.Pod, d)
 			in.TriggeredAt = time.Time{}
 			again := Decide(in)
+			if again.Reason == PutBack {
+				for name, amount := range again.Target {
+					cpu(name, amount.String())(in.Pod)
+				}
+				in.Pod.Generation++
+				in.Pod.Status.Conditions = slices.DeleteFunc(in.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending })
+				again = Decide(in)
+			}
 			if again.Action != Wait {
 				t.Errorf("again: %+v", again)
 			}
-			if want := d.Reason; again.Reason != want && d.Status.Phase != Steady {
+			if want := d.Reason; again.Reason != want && slices.Contains([]Phase{Skipped, Refused, Infeasible}, d.Status.Phase) {
 				t.Errorf("waits for %s, want %s", again.Reason, want)
 			}
 			if got := keys.StatusOf(in.Pod); !reflect.DeepEqual(got, d.Status) {
@@ -850,13 +858,20 @@ func TestARecordIsItsOwnLatch(t *testing.T) {
 
 // write is what the resizer does with a Record.
 func write(keys Keys, pod *corev1.Pod, d Decision) {
+	delete(pod.Annotations, keys.Status)
+	delete(pod.Annotations, keys.Resized)
+	put(pod.Annotations, d.Unguard)
+	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == keys.Steady })
+	if d.Clear {
+		return
+	}
 	pod.Annotations[keys.Status] = d.Status.String()
 	if d.Status.Phase == Steady {
 		pod.Annotations[keys.Resized] = "true"
 	}
-	put(pod.Annotations, d.Unguard)
-	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == keys.Steady })
-	pod.Status.Conditions = append(pod.Status.Conditions, d.Condition(keys))
+	condition := d.Condition(keys)
+	condition.LastTransitionTime = metav1.Time{Time: noon}
+	pod.Status.Conditions = append(pod.Status.Conditions, condition)
 }
 
 func TestRefuse(t *testing.T) {
@@ -893,7 +908,7 @@ func TestEveryReasonIsReached(t *testing.T) {
 		}
 		if d.Action == Record {
 			recordedNow[d.Reason] = true
-			if d.Status.Reason != d.Reason || d.Status.Phase == "" {
+			if !d.Clear && (d.Status.Reason != d.Reason || d.Status.Phase == "") {
 				t.Errorf("the status %+v does not tell the reason %s", d.Status, d.Reason)
 			}
 		}

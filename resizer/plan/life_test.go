@@ -49,6 +49,8 @@ type life struct {
 	// The books.
 	patched                     map[int64]bool // Generations that a resize was accepted for.
 	resizes, records, refusedBy int
+	raises                      map[string]int32 // How many instances of a container were given their startup CPU.
+	restarts                    int              // Since the first record of a lowered pod.
 }
 
 type broken string
@@ -61,7 +63,7 @@ func newLife(seed uint64, keys Keys, told bool) *life {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	l := &life{
 		rng: rng, keys: keys, now: noon, told: told, infeasible: rng.IntN(8) == 0, deferrals: rng.IntN(4), silent: rng.IntN(4) == 0,
-		lowered: map[string]CPU{}, actuated: map[string]MilliCPU{}, began: map[string]time.Time{}, patched: map[int64]bool{},
+		lowered: map[string]CPU{}, actuated: map[string]MilliCPU{}, began: map[string]time.Time{}, patched: map[int64]bool{}, raises: map[string]int32{},
 	}
 	if rng.IntN(4) == 0 {
 		l.refusals = 1 + rng.IntN(3)
@@ -107,6 +109,19 @@ func newLife(seed uint64, keys Keys, told bool) *life {
 	annotate("trigger", string(trigger))(l.pod)
 	if delay := rng.IntN(3) * 4; delay > 0 || trigger == Delay {
 		annotate("delay-seconds", fmt.Sprint(delay))(l.pod)
+	}
+	if rng.IntN(3) == 0 {
+		annotate("on-restart", "Ignore")(l.pod)
+	}
+	if rng.IntN(3) == 0 {
+		annotate("deadline-seconds", fmt.Sprint(10+rng.IntN(10)))(l.pod)
+	}
+	if _, seen := l.pod.Annotations[keys.Resolved]; seen && rng.IntN(3) == 0 {
+		annotate("boost", "Opportunistic")(l.pod)
+		for name, c := range l.lowered {
+			cpu(name, c.Steady.String())(l.pod)
+			l.actuated[name] = c.Steady
+		}
 	}
 	put(l.pod.Annotations, keys.Guard(l.pod.Annotations, rng.IntN(2) == 0))
 	l.changed()
@@ -173,7 +188,8 @@ func (l *life) work() {
 	}
 	d := Decide(in)
 	l.must(reflect.DeepEqual(d, Decide(in)), "two answers to one question")
-	l.must(d.RequeueAfter >= 0 && (d.RequeueAfter > 0) == (d.Reason == AwaitingDelay), "requeue after %s for %s", d.RequeueAfter, d.Reason)
+	l.must(d.RequeueAfter >= 0 && (d.RequeueAfter > 0 || d.Reason != AwaitingDelay), "requeue after %s for %s", d.RequeueAfter, d.Reason)
+	l.must(d.Phase != "", "no phase for %s", d.Reason)
 	l.tell("decided %s %s %s %v", d.Action, d.Reason, d.Message, d.RequeueAfter)
 	l.triggeredAt = d.TriggeredAt
 	if d.RequeueAfter > 0 {
@@ -182,19 +198,34 @@ func (l *life) work() {
 	switch d.Action {
 	case Wait, Tell:
 	case Resize:
-		l.must(over, "resized before the startup was over")
+		l.must(slices.Contains(ResizeReasons(), d.Reason), "%s is no reason to resize", d.Reason)
+		switch d.Reason {
+		case StartupOver, DeadlinePassed:
+			l.must(over, "lowered before the startup was over")
+		case Raised, Restarted:
+			for name, amount := range d.Target {
+				_, s := find(l.seen, name)
+				l.must(amount == l.lowered[name].Startup, "raised to %s", amount)
+				l.must(d.Reason == Raised || s.State.Running != nil && s.RestartCount > 0, "raised %s, which does not run", name)
+			}
+		case NoRoom, PutBack:
+			l.must(conditionOf(l.seen, corev1.PodResizePending) != nil, "%s, though the kubelet says nothing of the kind", d.Reason)
+		default:
+			l.must(false, "nobody gave reason to %s", d.Reason)
+		}
 		l.resize(in, d)
 	case Record:
 		l.record(d)
 	}
 }
 
-// startupOver is the test's own reading of the rules, of what the resizer sees.
+// startupOver is the test's own reading of the rules, of what the resizer sees. What has its steady CPU need not start for it.
 func (l *life) startupOver() bool {
 	for name, cpu := range l.lowered {
 		c, s := find(l.seen, name)
 		switch {
-		case cpu.Steady == cpu.Startup:
+		case cpu.Steady == cpu.Startup, LimitOrRequest(c) == cpu.Steady:
+		case s.State.Running != nil && l.deadline() > 0 && !l.now.Before(l.seenBegan[name].Add(l.deadline())):
 		case s.State.Running == nil:
 			return false
 		default:
@@ -225,8 +256,11 @@ func (l *life) startupOver() bool {
 	return true
 }
 
-func (l *life) delay() time.Duration {
-	d, err := time.ParseDuration(l.pod.Annotations[l.keys.DelaySeconds] + "s")
+func (l *life) delay() time.Duration    { return l.seconds(l.keys.DelaySeconds) }
+func (l *life) deadline() time.Duration { return l.seconds(l.keys.DeadlineSeconds) }
+
+func (l *life) seconds(key string) time.Duration {
+	d, err := time.ParseDuration(l.pod.Annotations[key] + "s")
 	if err != nil {
 		return 0
 	}
@@ -234,7 +268,7 @@ func (l *life) delay() time.Duration {
 }
 
 func (l *life) resize(in Input, d Decision) {
-	if Trigger(l.seen.Annotations[l.keys.Trigger]) != Delay {
+	if d.Reason == StartupOver && Trigger(l.seen.Annotations[l.keys.Trigger]) != Delay && l.deadline() == 0 {
 		l.must(!l.now.Before(l.firstSaw.Add(l.delay())), "resized before the delay was over")
 	}
 	l.must(len(d.Target) > 0, "a resize of nothing")
@@ -254,6 +288,10 @@ func (l *life) resize(in Input, d Decision) {
 	l.must(!l.patched[l.pod.Generation], "generation %d is patched twice", l.pod.Generation)
 	l.patched[l.pod.Generation] = true
 	for name, amount := range d.Target {
+		if _, s := find(l.seen, name); d.Reason == Restarted {
+			l.must(s.RestartCount > l.raises[name], "the same instance of %s is raised twice", name)
+			l.raises[name] = s.RestartCount
+		}
 		cpu(name, amount.String())(l.pod)
 	}
 	l.pod.Generation++
@@ -334,6 +372,9 @@ func (l *life) syncContainer(name string, calm bool) {
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
 		s.Started, s.Ready = &no, false
 		s.RestartCount++
+		if l.resizes+l.refusedBy > 0 {
+			l.restarts++
+		}
 	case !*s.Started:
 		s.Started = &yes
 	case !s.Ready:
@@ -441,25 +482,36 @@ func (l *life) arrived() {
 	var lower bool
 	for name, cpu := range l.lowered {
 		c, _ := find(l.pod, name)
-		l.must(LimitOrRequest(c) == cpu.Steady, "%s ends with %s, wants %s", name, LimitOrRequest(c), cpu.Steady)
+		has, want := LimitOrRequest(c), cpu.Steady
+		if l.infeasible {
+			want = l.actuated[name] // The spec tells no lie.
+		}
+		l.must(has == want, "%s ends with %s, wants %s", name, has, want)
 		lower = lower || cpu.Steady < cpu.Startup
 	}
 	if !lower {
 		l.must(l.resizes == 0 && l.records == 1, "%d resizes and %d records for nothing to lower", l.resizes, l.records)
 		return
 	}
+	opportunistic := Boost(l.pod.Annotations[l.keys.Boost]) == Opportunistic
 	end := l.pod.Status.Conditions[slices.IndexFunc(l.pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == l.keys.Steady })]
-	records := 1
+	resizes, records := 1, 1
 	if l.refusedBy > 0 {
 		records = 2 // Refused, once.
 	}
 	marked := l.pod.Annotations[l.keys.Resized] == "true"
-	if l.infeasible {
+	if l.infeasible && !opportunistic {
+		resizes = 2 // And put back.
 		l.must(!marked && end.Reason == string(NodeCannotResize), "ends with marker %v and %+v on a node that cannot", marked, end)
 	} else {
 		l.must(marked && end.Status == corev1.ConditionTrue, "ends with marker %v and %+v", marked, end)
 	}
-	l.must(l.resizes == 1 && l.records == records, "%d resizes and %d records, want 1 and %d", l.resizes, l.records, records)
+	if l.restarts == 0 && !opportunistic {
+		l.must(l.resizes == resizes && l.records == records, "%d resizes and %d records, want %d and %d", l.resizes, l.records, resizes, records)
+	}
+	// An opportunistic start costs one more; so does a restart, and each of them one record more, before and after.
+	most := 2 + 2*l.restarts
+	l.must(l.resizes <= most && l.records <= 2*most+records, "%d resizes and %d records of %d restarts", l.resizes, l.records, l.restarts)
 }
 
 // Whatever happens on the way, every pod ends with its steady CPU, or with the reason why not; no resize is early, none

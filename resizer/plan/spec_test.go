@@ -630,19 +630,10 @@ func TestParseWarnsOfWhatIsOdd(t *testing.T) {
 		annotations map[string]string
 		want        []string
 	}{
-		{"nothing is odd", annotations("steady-cpu", "25%", "startup-resources", `{"app":{"limits":{"cpu":2,"memory":"1Gi"}}}`, "trigger", "PodCondition=Ready", "delay-seconds", "1"), nil},
+		{"nothing is odd", annotations("on-restart", "Boost", "deadline-seconds", "60", "fit-after-seconds", "300", "steady-cpu", "25%", "startup-resources", `{"app":{"limits":{"cpu":2,"memory":"1Gi"}}}`, "trigger", "PodCondition=Ready", "delay-seconds", "1"), nil},
 		{"what asks for no more than what happens anyhow", annotations("steady-cpu", "50m", "boost", "Reserve", "fit-after-seconds", "0", "on-restart", "Ignore", "protect-startup", "false", "allow-restart", "false"), nil},
-		{"what is not acted on yet", annotations("steady-cpu", "50m", "boost", "Opportunistic", "on-restart", "Boost", "deadline-seconds", "60"), []string{
-			`resize.example.com/deadline-seconds: "60": is valid, but not acted on yet: only the trigger lowers the CPU` + later,
-			`resize.example.com/boost: "Opportunistic": is valid, but not acted on yet: the pod has its steady CPU from the start, and is not raised` + later,
-			`resize.example.com/on-restart: "Boost": is valid, but not acted on yet: a container that restarts keeps the CPU it has` + later,
-		}},
-		{"what is not acted on yet, in seconds", annotations("steady-cpu", "50m", "fit-after-seconds", "300"), []string{
-			`resize.example.com/fit-after-seconds: "300": is valid, but not acted on yet: a pod that fits no node stays Pending` + later,
-		}},
 		{"a pod with the steady CPU need not be made to fit", annotations("steady-cpu", "50m", "boost", "Opportunistic", "fit-after-seconds", "0"), []string{
 			`resize.example.com/fit-after-seconds: has no effect, because a pod with the boost Opportunistic asks for no more than its steady CPU; remove it`,
-			`resize.example.com/boost: "Opportunistic": is valid, but not acted on yet: the pod has its steady CPU from the start, and is not raised` + later,
 		}},
 		{"long and short form say the same, by value", annotations("steady-resources", `{"app":{"limits":{"cpu":"0.05"}}}`, "steady-cpu", "app=50m,log=10m", "startup-resources", `{"app":{"limits":{"cpu":2}}}`, "startup-cpu", "2000m"), []string{
 			`resize.example.com/steady-cpu: container "app": "50m": is redundant: resize.example.com/steady-resources says the same; remove one of them`,

@@ -52,7 +52,9 @@ func (in Input) view(c contract) view {
 		if left, ok := v.record.Containers[container.Name]; ok {
 			s.left = &left
 		}
-		if _, lowered := c.lowered[container.Name]; lowered || s.left != nil && s.cpu.Startup > 0 {
+		_, lowered := c.lowered[container.Name]
+		_, named := c.Steady[container.Name] // Of a pod that admission missed, all that is known once it was lowered.
+		if lowered || s.cpu.Startup > 0 && (s.left != nil || named && !c.seen) {
 			v.subjects = append(v.subjects, s)
 		}
 	}
@@ -128,7 +130,7 @@ func (v view) opportunity() (Decision, bool) {
 // restarted gives containers that run again after they had their steady CPU their startup CPU back. One that waits to be run again
 // gets nothing yet: that would reset the back-off of a crash loop.
 func (v view) restarted() (Decision, bool) {
-	if v.OnRestart != BoostAgain {
+	if v.OnRestart != BoostAgain || !v.seen {
 		return Decision{}, false
 	}
 	again := v.those(func(s subject) bool {
