@@ -55,6 +55,8 @@ func (c *Controller) resize(ctx context.Context, in plan.Input, d plan.Decision,
 	switch {
 	case err == nil:
 		count(resultAccepted)
+		m.resized = time.Now()
+		c.metrics.reaction.Observe(m.resized.Sub(m.since).Seconds())
 		if d.Reason == plan.DoesNotFit { // The pod may wait on, and nothing else would say why it has other CPU now.
 			c.events.Event(in.Pod, corev1.EventTypeWarning, string(d.Reason), d.Message)
 		}
@@ -116,6 +118,10 @@ func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decisio
 		return err
 	}
 	c.metrics.outcomes.WithLabelValues(string(d.Reason)).Inc()
+	if d.Status.Phase == plan.Steady && !m.resized.IsZero() {
+		c.metrics.actuation.Observe(time.Since(m.resized).Seconds())
+	}
+	m.resized = time.Time{}
 	eventType := corev1.EventTypeWarning
 	switch d.Status.Phase {
 	case plan.Boosting, "":

@@ -93,6 +93,7 @@ func New(o Options) (*Controller, error) {
 func (c *Controller) Run(ctx context.Context) error {
 	c.metrics.leader.Set(1)
 	defer c.metrics.leader.Set(0)
+	defer c.metrics.ledger.clear()
 	c.memories = map[types.UID]*memory{}
 	c.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](retryMin, retryMax))
@@ -133,6 +134,7 @@ func (c *Controller) Run(ctx context.Context) error {
 func (c *Controller) handler() cache.ResourceEventHandler {
 	enqueue := func(obj any) {
 		if pod := obj.(*corev1.Pod); c.keys.Concerns(pod) {
+			c.remember(pod.UID).due(time.Now())
 			c.queue.Add(cache.MetaObjectToName(pod))
 			c.metrics.queueLength.Set(float64(c.queue.Len()))
 		}

@@ -17,6 +17,9 @@ type metrics struct {
 	resizes     *prometheus.CounterVec
 	outcomes    *prometheus.CounterVec
 	startup     prometheus.Histogram
+	reaction    prometheus.Histogram
+	actuation   prometheus.Histogram
+	ledger      *ledger
 	leader      prometheus.Gauge
 	queueLength prometheus.Gauge
 }
@@ -39,6 +42,19 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			// 1 s (the API's resolution of container starts) to 17 min, each bucket twice the one before.
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
 		}),
+		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "pod_resizer_reaction_duration_seconds",
+			Help: "Time from the event, or the end of a wait, that a resize was due to until the API server had accepted it.",
+			// 1 ms to 16 s, each bucket twice the one before.
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}),
+		actuation: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "pod_resizer_actuation_duration_seconds",
+			Help: "Time from the acceptance of a resize to the steady CPU until the kubelet reported it.",
+			// 16 ms to 4 min, each bucket twice the one before: the kubelet retries what it has put off every 3 min.
+			Buckets: prometheus.ExponentialBuckets(1.0/64, 2, 15),
+		}),
+		ledger: newLedger(),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "pod_resizer_leader",
 			Help: "1 while this replica is the one that resizes, else 0.",
@@ -56,6 +72,6 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	for _, reason := range plan.RecordedReasons() {
 		m.outcomes.WithLabelValues(string(reason))
 	}
-	registerer.MustRegister(m.resizes, m.outcomes, m.startup, m.leader, m.queueLength)
+	registerer.MustRegister(m.resizes, m.outcomes, m.startup, m.reaction, m.actuation, m.ledger, m.leader, m.queueLength)
 	return m
 }

@@ -2,6 +2,7 @@ package resizer
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,14 @@ type memory struct {
 	triggeredAt time.Time // See plan.Input.TriggeredAt.
 	told        bool      // What a decision to Tell says; a new leader says it again.
 	written     string    // The resourceVersion that our own last write returned.
+	since       time.Time // When what is decided on was there to be seen.
+	resized     time.Time // When the API server accepted the last resize; zero once something was recorded.
+
+	dueAt atomic.Int64 // When what has not been looked at yet arrived, in Unix nanoseconds; zero if all has been.
 }
+
+// due notes when there was something to look at.
+func (m *memory) due(at time.Time) { m.dueAt.CompareAndSwap(0, at.UnixNano()) }
 
 // remember returns the memory of a pod, which only the worker that holds the pod's key may change.
 func (c *Controller) remember(uid types.UID) *memory {
@@ -51,6 +59,7 @@ func (c *Controller) forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.memories, uid)
+	c.metrics.ledger.remove(uid)
 }
 
 // stale says whether the informer has not seen our own last write yet. Deciding on such a pod would repeat the write; the
@@ -68,5 +77,10 @@ func (m *memory) stale(pod *corev1.Pod) (bool, error) {
 
 // observe gathers what a decision is made on.
 func (c *Controller) observe(pod *corev1.Pod, m *memory) plan.Input {
-	return plan.Input{Keys: c.keys, Pod: pod, Now: time.Now(), TriggeredAt: m.triggeredAt}
+	now := time.Now()
+	m.since = now
+	if due := m.dueAt.Swap(0); due > 0 {
+		m.since = time.Unix(0, due)
+	}
+	return plan.Input{Keys: c.keys, Pod: pod, Now: now, TriggeredAt: m.triggeredAt}
 }

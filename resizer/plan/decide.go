@@ -56,6 +56,8 @@ type Decision struct {
 	RequeueAfter time.Duration
 	// TriggeredAt is the Input.TriggeredAt of the next decision; zero while startup goes on.
 	TriggeredAt time.Time
+	// Reserved and Released are what the pod asks for beyond its steady CPU, and what it has given back of its startup CPU.
+	Reserved, Released MilliCPU
 }
 
 // Decide says what to do next with a pod. It is a pure function of its input.
@@ -72,7 +74,16 @@ func Decide(in Input) Decision {
 		return in.skip(InvalidAnnotation, err.Error())
 	}
 	v := in.view(contract)
-	if pod.Status.StartTime == nil {
+	d := v.decide()
+	for _, s := range v.subjects {
+		d.Reserved += max(s.limit-s.cpu.Steady, 0)
+		d.Released += max(s.cpu.Startup-s.limit, 0)
+	}
+	return d
+}
+
+func (v view) decide() Decision {
+	if v.Pod.Status.StartTime == nil {
 		return v.unscheduled()
 	}
 	changes := v.changes()

@@ -765,7 +765,7 @@ func TestDecide(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := Decide(c.input(t))
 			// TestTriggeredAt and TestMatrix look at these.
-			got.TriggeredAt, got.Phase, got.Status.Containers = time.Time{}, "", nil
+			got.TriggeredAt, got.Phase, got.Status.Containers, got.Reserved, got.Released = time.Time{}, "", nil, 0, 0
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("\ngot  %+v\nwant %+v", got, c.want)
 			}

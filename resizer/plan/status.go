@@ -21,6 +21,11 @@ const (
 	Skipped    Phase = "Skipped"    // pod-resizer leaves the CPU alone, for the reason given.
 )
 
+// Phases are all there are, in the order of a pod's life.
+func Phases() []Phase {
+	return []Phase{Startup, Resizing, Steady, Boosting, Deferred, Infeasible, Refused, Skipped}
+}
+
 // Reason says why a Decision was made. It is the log value, the condition's reason, the event's reason and the metric
 // label all at once, so the set is closed.
 type Reason string

@@ -396,7 +396,8 @@ func (v view) pending() *corev1.PodCondition {
 func (v view) actuation() Decision {
 	pod := v.Pod
 	leave := v.leave()
-	if v.marked() && v.record.Phase == Steady && maps.Equal(v.record.Containers, leave) {
+	// Before there was a re-boost, no containers were recorded; such a pod is not written to for that alone.
+	if v.marked() && v.record.Phase == Steady && (v.record.Containers == nil || maps.Equal(v.record.Containers, leave)) {
 		return v.wait(Steady, AlreadyMarked)
 	}
 	if pending := v.pending(); pending != nil {
