@@ -130,10 +130,8 @@ func FuzzPin(f *testing.F) {
 					t.Errorf("says %q", p.Error())
 				}
 			}
-			for i := range c.Env {
-				if added, ok := strings.CutPrefix(env[i].Value, c.Env[i].Value); !ok || i == 0 && added != "" || env[i].Name != c.Env[i].Name {
-					t.Errorf("%v becomes %v", c.Env, env)
-				}
+			if len(c.Env) > 0 && (env[0] != c.Env[0] || !strings.HasPrefix(env[1].Value, strings.TrimLeft(c.Env[1].Value, " "))) {
+				t.Errorf("%v becomes %v", c.Env, env)
 			}
 			if len(problems) == 0 {
 				last := env[len(env)-1]
