@@ -178,7 +178,10 @@ func FuzzRead(f *testing.F) {
 		if again, _ := json.Marshal(read(t, string(data))); err != nil || !bytes.Equal(encoded, again) {
 			t.Errorf("%v; read twice, it is\n%s\nand\n%s", err, encoded, again)
 		}
-		lines := bytes.Count(data, []byte("\n")) + 1
+		lines := 1
+		for _, end := range []string{"\n", "\r", "\u0085", "\u2028", "\u2029"} { // As YAML counts.
+			lines += bytes.Count(data, []byte(end))
+		}
 		for _, e := range report.Errors {
 			if e.Line < 1 || e.Line > lines+1 || e.Document < 1 || e.Message == "" {
 				t.Errorf("the error %+v, of %d lines", e, lines)
