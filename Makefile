@@ -65,7 +65,7 @@ unit: ## Run the tests that need no cluster, with the race detector.
 # Every fuzz target there is. The short run is of a count of inputs, because before Go 1.27 one of a length of time sometimes fails with
 # "context deadline exceeded" and no input (go.dev/issue/75804). To shrink inputs that are merely new would take most of the time.
 FUZZTIME = 60s
-fuzz-brief: FUZZTIME = 5000x
+fuzz-brief: FUZZTIME = 2000x
 .PHONY: fuzz fuzz-brief
 fuzz: ## Fuzz each parser and the webhooks' handler for FUZZTIME, 60s if not said; a failing input is left in testdata/fuzz.
 fuzz fuzz-brief:
