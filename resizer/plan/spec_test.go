@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // annotations takes names without their domain, each followed by its value.
@@ -825,6 +826,7 @@ func FuzzParse(f *testing.F) {
 		switch {
 		case spec.Trigger != StartupProbePassed && spec.Trigger != Ready && spec.Trigger != Delay && spec.Trigger != PodCondition,
 			(spec.Trigger == PodCondition) != (spec.Condition != ""), spec.Condition == keys.Steady,
+			spec.Condition != "" && len(validation.IsQualifiedName(string(spec.Condition))) > 0,
 			spec.Delay < 0, spec.Delay > 24*time.Hour, spec.Delay%time.Second != 0, len(spec.Steady) == 0:
 			t.Errorf("accepted as %+v", spec)
 		}
