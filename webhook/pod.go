@@ -25,13 +25,19 @@ type Pod struct {
 
 type container struct {
 	Name           string                         `json:"name"`
-	Env            []corev1.EnvVar                `json:"env"`
+	Env            []variable                     `json:"env"`
 	EnvFrom        []corev1.EnvFromSource         `json:"envFrom"`
 	Resources      resources                      `json:"resources"`
 	ResizePolicy   []corev1.ContainerResizePolicy `json:"resizePolicy"`
 	RestartPolicy  *corev1.ContainerRestartPolicy `json:"restartPolicy"`
 	StartupProbe   *struct{}                      `json:"startupProbe"`
 	ReadinessProbe *struct{}                      `json:"readinessProbe"`
+}
+
+type variable struct {
+	Name      string    `json:"name"`
+	Value     string    `json:"value"`
+	ValueFrom *struct{} `json:"valueFrom"`
 }
 
 type resources struct {
@@ -70,7 +76,14 @@ func typed(containers []container) []corev1.Container {
 	all := make([]corev1.Container, len(containers))
 	for i, c := range containers {
 		all[i] = corev1.Container{
-			Name: c.Name, Env: c.Env, EnvFrom: c.EnvFrom, Resources: c.Resources.typed(), ResizePolicy: c.ResizePolicy, RestartPolicy: c.RestartPolicy,
+			Name: c.Name, EnvFrom: c.EnvFrom, Resources: c.Resources.typed(), ResizePolicy: c.ResizePolicy, RestartPolicy: c.RestartPolicy,
+		}
+		for _, v := range c.Env {
+			e := corev1.EnvVar{Name: v.Name, Value: v.Value}
+			if v.ValueFrom != nil {
+				e.ValueFrom = &corev1.EnvVarSource{}
+			}
+			all[i].Env = append(all[i].Env, e)
 		}
 		if c.StartupProbe != nil {
 			all[i].StartupProbe = &corev1.Probe{}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -170,9 +169,6 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(strings.Repeat("[", 20_000)))
 	f.Add([]byte(`{"kind":"List","items":` + strings.Repeat(`[{"kind":"List","items":`, 2_000)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if longExponent.Match(data) {
-			t.Skip()
-		}
 		report := read(t, string(data))
 		encoded, err := json.Marshal(report)
 		if again, _ := json.Marshal(read(t, string(data))); err != nil || !bytes.Equal(encoded, again) {
@@ -206,9 +202,6 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
-
-// longExponent is in quantities that take apimachinery's parser seconds and more.
-var longExponent = regexp.MustCompile(`[eE][+-]?[0-9]{6}`)
 
 func read(t testing.TB, input string) Report {
 	t.Helper()
