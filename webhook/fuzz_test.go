@@ -38,8 +38,8 @@ func FuzzHandler(f *testing.F) {
 	m := mutator(f)
 	handlers := map[bool]http.Handler{false: handler(f, false), true: handler(f, true)}
 	f.Fuzz(func(t *testing.T, validating, deny bool, body []byte) {
-		if longExponent.Match(body) {
-			t.Skip()
+		if longExponent.Match(body) && !validating {
+			t.Skip() // The API server itself reads a pod's quantities first.
 		}
 		path := "/" + mutate
 		if validating {
@@ -140,9 +140,6 @@ func FuzzPodTemplate(f *testing.F) {
 	}
 	m, h := mutator(f), handler(f, false)
 	f.Fuzz(func(t *testing.T, object []byte) {
-		if longExponent.Match(object) {
-			t.Skip()
-		}
 		var template Template
 		var found bool
 		var err error
@@ -151,8 +148,8 @@ func FuzzPodTemplate(f *testing.F) {
 		fields, _ := tree.(map[string]any)
 		isPod := fields["apiVersion"] == "v1" && fields["kind"] == "Pod"
 		switch {
-		case err != nil && err.Error() == "":
-			t.Errorf("the error says %q", err)
+		case err != nil && (err.Error() == "" || len(err.Error()) > maxWarning || !utf8.ValidString(err.Error()) || strings.ContainsFunc(err.Error(), unicode.IsControl)):
+			t.Errorf("the error says %.300q", err)
 		case tree != nil && fields == nil && err == nil:
 			t.Error("what is no object is no error")
 		case found && isPod != (template.Path == ""):
@@ -264,9 +261,6 @@ const (
 	maxWarning  = 4 << 10
 )
 
-// inFull are warnings with an annotation's key or the names of containers, whatever is in them. The API server refuses such in a pod.
-var inFull = regexp.MustCompile(`: is not an annotation of pod-resizer|: stands in .*, which pods do not get|; name one of `)
-
 // checkResponse holds an answer against what an API server makes of any.
 func checkResponse(t *testing.T, r *admissionv1.AdmissionResponse, validating, deny bool) {
 	t.Helper()
@@ -291,9 +285,6 @@ func checkResponse(t *testing.T, r *admissionv1.AdmissionResponse, validating, d
 		t.Errorf("%s for the reason %q", outcome, r.AuditAnnotations["reason"])
 	}
 	for _, text := range lines {
-		if inFull.MatchString(text) {
-			continue
-		}
 		if text == "" || len(text) > maxWarning || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 			t.Errorf("no API server would pass on the warning %.300q", text)
 		}
