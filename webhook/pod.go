@@ -16,10 +16,11 @@ type Pod struct {
 		Labels      map[string]string `json:"labels"`
 	} `json:"metadata"`
 	Spec struct {
-		OS             *corev1.PodOS `json:"os"`
-		Resources      *resources    `json:"resources"`
-		InitContainers []container   `json:"initContainers"`
-		Containers     []container   `json:"containers"`
+		OS             *corev1.PodOS     `json:"os"`
+		NodeSelector   map[string]string `json:"nodeSelector"`
+		Resources      *resources        `json:"resources"`
+		InitContainers []container       `json:"initContainers"`
+		Containers     []container       `json:"containers"`
 	} `json:"spec"`
 }
 
@@ -64,7 +65,10 @@ func (q *quantity) UnmarshalJSON(data []byte) error {
 func (p *Pod) typed() *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Annotations: p.Metadata.Annotations, Labels: p.Metadata.Labels},
-		Spec:       corev1.PodSpec{OS: p.Spec.OS, InitContainers: typed(p.Spec.InitContainers), Containers: typed(p.Spec.Containers)},
+		Spec: corev1.PodSpec{
+			OS: p.Spec.OS, NodeSelector: p.Spec.NodeSelector,
+			InitContainers: typed(p.Spec.InitContainers), Containers: typed(p.Spec.Containers),
+		},
 	}
 	if r := p.Spec.Resources; r != nil {
 		pod.Spec.Resources = new(r.typed())

@@ -99,7 +99,7 @@ func wrongQuantity(t Template) error {
 				_ = gojson.Unmarshal(c.Resources[field], &amounts)
 				for _, name := range slices.Sorted(maps.Keys(amounts)) {
 					if amount := amounts[name]; gojson.Unmarshal(amount, &quantity{}) != nil {
-						return plan.Problem{Field: "resources." + field + "." + name, Container: c.Name, Value: string(amount),
+						return plan.Problem{Field: "resources." + field + "." + name, Container: c.Name, Value: fmt.Sprintf("%.80s", amount),
 							Message: "is not a quantity", Remedy: `write one such as "50m" or "64Mi"`}
 					}
 				}

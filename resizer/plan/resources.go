@@ -142,7 +142,11 @@ func (r *reading) merged(long, short map[string]Want) map[string]Want {
 		case l.Amount == s.Amount && l.Share == s.Share:
 			r.warn(s.Field, name, quote(s.Text), "is redundant: "+l.Field+" says the same", "remove one of them")
 		default:
-			r.problem(s.Field, name, quote(s.Text), fmt.Sprintf("differs from %s in %s", quote(l.Text), l.Field), "remove one of them")
+			is := "differs from"
+			if l.Share != s.Share {
+				is = "cannot be compared with" // Of an amount and a share, only the pod's resources would tell.
+			}
+			r.problem(s.Field, name, quote(s.Text), fmt.Sprintf("%s %s in %s", is, quote(l.Text), l.Field), "remove one of them")
 		}
 	}
 	return long
@@ -198,16 +202,17 @@ func (r *reading) perContainer(field string) map[string]string {
 // defaultContainer is the one that kubectl would take, too: named by an annotation, else the first. A sidecar that is injected
 // between two calls of admission, and says which container was first, then changes nothing.
 func (r *reading) defaultContainer() string {
-	name := r.annotations["kubectl.kubernetes.io/default-container"]
-	switch {
-	case slices.ContainsFunc(r.pod.Containers, func(c corev1.Container) bool { return c.Name == name }):
+	if name := r.annotations[defaultContainerKey]; name != "" {
 		return name
-	case len(r.pod.Containers) > 0:
-		return r.pod.Containers[0].Name
-	default:
-		return "app" // No API server lets such a pod in.
 	}
+	if len(r.pod.Containers) > 0 {
+		return r.pod.Containers[0].Name
+	}
+	return "app" // No API server lets such a pod in.
 }
+
+// defaultContainerKey is kubectl's.
+const defaultContainerKey = "kubectl.kubernetes.io/default-container"
 
 // steadyExample is what a remedy shows.
 const steadyExample = `{%q:{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}`

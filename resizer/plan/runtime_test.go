@@ -70,7 +70,7 @@ func TestPin(t *testing.T) {
 		},
 		{
 			"CPU that is not lowered", "jvm", 4000, nil, "-", nil,
-			`resize.example.com/pin-runtime: container "app": has no effect, because the container's CPU is not lowered; remove it, or give the container a steady CPU`,
+			`resize.example.com/pin-runtime: container "app": has no effect, because the container's CPU is not lowered; remove it, or give the container a lower steady CPU`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
