@@ -292,6 +292,7 @@ func TestFieldsOfTheFuture(t *testing.T) {
 // TestLimitRanges: what a LimitRange gives a pod, admission sees; what it forbids, the API server refuses when the pod is created.
 // Reported to VPA as #8401: pods that exceed a LimitRange were found out about late, or never.
 func TestLimitRanges(t *testing.T) {
+	t.Parallel()
 	list := func(cpu string, memory ...string) corev1.ResourceList {
 		all := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		for _, m := range memory {
@@ -670,6 +671,7 @@ func TestOtherResourcesStay(t *testing.T) {
 // TestLargerThanAnyNode: a pod whose startup CPU no node has waits for one that has. As an opportunistic one it starts at its steady
 // CPU. Reported to KSCB as #36: the boosted pod stayed Pending.
 func TestLargerThanAnyNode(t *testing.T) {
+	t.Parallel()
 	l := shared
 	const tooMuch = "2000" // A simulated node has 1000.
 	t.Run("reserved, it waits", func(t *testing.T) {
