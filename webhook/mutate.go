@@ -33,6 +33,8 @@ type Result struct {
 	Outcome  Outcome               `json:"outcome"`
 	Warnings []string              `json:"warnings,omitempty"` // For the author, each with what to write instead.
 	Patch    []jsonpatch.Operation `json:"patch,omitempty"`    // The smallest that does it; most often empty unless Mutated.
+
+	unsure bool // Invalid as things stand, but not to be denied.
 }
 
 // Mutator gives a pod at its creation what it needs to be resized later. It keeps no state.
@@ -75,7 +77,8 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 		// The author's part stays as it is. Numbers that admission gave to another pod would overrule it later.
 		p.remove(pod.Annotations, m.Keys.Resolved, m.Keys.Resized, m.Keys.Status)
 		p.guard(m.Keys, pod.Annotations, false)
-		return Result{Outcome: Invalid, Warnings: texts(slices.Concat(plan.Problems(err), unknown)), Patch: p}
+		return Result{Outcome: Invalid, Warnings: texts(slices.Concat(plan.Problems(err), unknown)), Patch: p,
+			unsure: namesAbsent(err, &pod.Spec)}
 	}
 
 	after, culprits := created(&pod.Spec, spec, resolved)

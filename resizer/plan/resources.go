@@ -199,11 +199,18 @@ func (r *reading) perContainer(field string) map[string]string {
 	return values
 }
 
-// defaultContainer is the one that kubectl would take, too: named by an annotation, else the first. A sidecar that is injected
-// between two calls of admission, and says which container was first, then changes nothing.
+// defaultContainer is the one that kubectl would take, too: named by an annotation, else the first. On a second pass of admission it
+// is the first of those that were there before, whatever sidecar has been put before it since.
 func (r *reading) defaultContainer() string {
 	if name := r.annotations[defaultContainerKey]; name != "" {
 		return name
+	}
+	if carried, err := r.parseResolved(r.annotations[r.Resolved]); err == nil {
+		for _, c := range r.pod.Containers {
+			if _, there := carried[c.Name]; there {
+				return c.Name
+			}
+		}
 	}
 	if len(r.pod.Containers) > 0 {
 		return r.pod.Containers[0].Name

@@ -19,6 +19,7 @@ import (
 
 	"pod-resizer/resizer/plan"
 	"pod-resizer/test/cluster"
+	"pod-resizer/test/deploy"
 )
 
 // operation is one of a JSON patch.
@@ -50,7 +51,7 @@ func native(c corev1.Container) injection {
 // container adds one that is not there yet: an injector is called a second time, too.
 func container(path string, c corev1.Container) injection {
 	return func(pod *corev1.Pod) []operation {
-		if slices.ContainsFunc(plan.Containers(&pod.Spec), func(there corev1.Container) bool { return there.Name == c.Name }) {
+		if slices.ContainsFunc(plan.Containers(&pod.Spec), func(there *corev1.Container) bool { return there.Name == c.Name }) {
 			return nil
 		}
 		return []operation{{"add", path, c}}
@@ -447,4 +448,48 @@ func TestMarkedByVPA(t *testing.T) {
 		t.Errorf("created with request %s, limit %s, annotations %v", request, limit, created.Annotations)
 	}
 	l.awaitCondition(t, created, plan.InvalidAnnotation, says)
+}
+
+// TestDenyWaitsForTheSidecar: with --on-invalid=deny, a container that an annotation names and that is injected after pod-resizer's
+// first look is no reason to refuse the pod, as it is none to refuse the workload: README, "a container from whatever injects
+// sidecars".
+func TestDenyWaitsForTheSidecar(t *testing.T) {
+	l := shared
+	namespace := l.namespace(t)
+	pod := l.samplePod(map[string]string{l.keys.SteadyResources: `{"app":{"limits":{"cpu":"50m"}},"proxy":{"limits":{"cpu":"10m"}}}`})
+	l.injector(t, namespace, nil, map[string]injection{pod.Name: last(equal("proxy"))})
+	if err := deploy.Process(t.Context(), l.cluster, "--on-invalid=deny"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := deploy.Process(context.Background(), l.cluster); err != nil {
+			t.Error(err)
+		}
+	})
+	created, err := l.client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if created.Status.QOSClass != corev1.PodQOSGuaranteed {
+		t.Errorf("created as %s", mustJSON(t, created))
+	}
+}
+
+// TestASidecarThatGoesFirst: a value without a container's name is meant for the container that was first when its author wrote it,
+// and when pod-resizer saw the pod first; not for a sidecar that is put before it in between.
+func TestASidecarThatGoesFirst(t *testing.T) {
+	t.Parallel()
+	l := shared
+	namespace := l.namespace(t)
+	pod := l.samplePod(map[string]string{l.keys.SteadyCPU: "50m"})
+	delete(pod.Annotations, l.keys.SteadyResources)
+	l.injector(t, namespace, nil, map[string]injection{pod.Name: first(equal("proxy"))})
+	created, err := l.client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := plan.Resolved{"app": {Startup: startupCPU, Steady: steadyCPU}, "proxy": {Startup: 100, Steady: 100}}.String()
+	if got := created.Annotations[l.keys.Resolved]; got != want {
+		t.Errorf("resolved is %s, not %s", got, want)
+	}
 }
