@@ -84,7 +84,7 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	after, culprits := created(&pod.Spec, spec, resolved)
 	unpinned := m.Keys.Pin(&after, spec, resolved)
 	result := Result{Outcome: Unchanged, Warnings: texts(slices.Concat(unknown, spec.Warnings, culpritWarnings(culprits),
-		amountWarnings(spec, resolved), probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved), unpinned))}
+		amountWarnings(&pod.Spec, spec, resolved), probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved), unpinned))}
 	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec)
 	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec)
 	p.annotations(m.Keys, pod.Annotations, resolved)
@@ -326,11 +326,14 @@ func culpritWarnings(culprits []plan.Culprit) []plan.Problem {
 const leastCPU plan.MilliCPU = 10
 
 // amountWarnings names the containers for which lowering comes to nothing, or to more than is said.
-func amountWarnings(spec plan.Spec, resolved plan.Resolved) []plan.Problem {
+func amountWarnings(pod *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) []plan.Problem {
 	var all []plan.Problem
-	for _, name := range slices.Sorted(maps.Keys(spec.Steady)) {
-		steady, cpu := spec.Steady[name], resolved[name]
+	for _, c := range plan.Containers(pod) {
+		name := c.Name
+		steady, named := spec.Steady[name]
+		cpu := resolved[name]
 		switch {
+		case !named:
 		case cpu.Steady == cpu.Startup:
 			all = append(all, plan.Problem{Field: steady.Field, Container: name, Value: strconv.Quote(steady.Text),
 				Message: "is its startup CPU, too, so nothing will be lowered", Remedy: "write less"})

@@ -82,9 +82,9 @@ func decimal(number string) (int64, error) {
 // resources reads what the annotations say of CPU and memory. Every container that they name must be one that runs on after
 // startup, and have a steady CPU.
 func (r *reading) resources(s *Spec) {
-	example := fmt.Sprintf("write "+steadyExample, r.defaultContainer())
+	example := func() string { return fmt.Sprintf("write "+steadyExample, r.defaultContainer()) }
 	if !r.has(r.SteadyResources) && !r.has(r.SteadyCPU) {
-		r.problem(r.SteadyResources, "", "", "is missing", fmt.Sprintf(`%s, or in short %s: "50m"`, example, r.SteadyCPU))
+		r.problem(r.SteadyResources, "", "", "is missing", fmt.Sprintf(`%s, or in short %s: "50m"`, example(), r.SteadyCPU))
 	}
 	before := len(r.problems)
 	steady, _ := r.long(r.SteadyResources, example, corev1.ResourceCPU)
@@ -205,7 +205,8 @@ func (r *reading) defaultContainer() string {
 	if name := r.annotations[defaultContainerKey]; name != "" {
 		return name
 	}
-	if carried, err := r.parseResolved(r.annotations[r.Resolved]); err == nil {
+	if value, second := r.annotations[r.Resolved]; second {
+		carried, _ := r.parseResolved(value) // Garbage counts for nothing.
 		for _, c := range r.pod.Containers {
 			if _, there := carried[c.Name]; there {
 				return c.Name
@@ -226,7 +227,7 @@ const steadyExample = `{%q:{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}`
 
 // long reads an annotation like the resources of a pod, by container. It is strict: an unknown or doubled field is more
 // likely a typing error than a wish.
-func (r *reading) long(field, example string, allowed ...corev1.ResourceName) (map[string]Want, map[string]Bytes) {
+func (r *reading) long(field string, example func() string, allowed ...corev1.ResourceName) (map[string]Want, map[string]Bytes) {
 	value, present := r.annotations[field]
 	if !present || r.tooLong(field) {
 		return nil, nil
@@ -236,11 +237,11 @@ func (r *reading) long(field, example string, allowed ...corev1.ResourceName) (m
 		Limits   map[corev1.ResourceName]amount `json:"limits"`
 	}
 	if strict, err := json.UnmarshalStrict([]byte(value), &byContainer); err != nil || len(strict) > 0 {
-		r.problem(field, "", quote(value), "is not the expected JSON"+jsonErrors(append(strict, err)), example)
+		r.problem(field, "", quote(value), "is not the expected JSON"+jsonErrors(append(strict, err)), example())
 		return nil, nil
 	}
 	if len(byContainer) == 0 {
-		r.problem(field, "", quote(value), "names no container", example)
+		r.problem(field, "", quote(value), "names no container", example())
 	}
 	cpu, memory := map[string]Want{}, map[string]Bytes{}
 	for _, name := range sorted(byContainer) {
