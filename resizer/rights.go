@@ -44,23 +44,23 @@ func (r *Rights) Ready() error {
 }
 
 // Run asks the API server until nothing is missing, or ctx ends.
-func (r *Rights) Run(ctx context.Context) error {
-	err := wait.PollUntilContextCancel(ctx, askAgain, true, func(ctx context.Context) (bool, error) {
+func (r *Rights) Run(ctx context.Context) {
+	ctx, enough := context.WithCancel(ctx)
+	defer enough()
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		missing, err := r.ask(ctx)
 		if err != nil {
 			r.log.Warn("rights not known", "error", err)
-			return false, nil
+			return
 		}
 		all := strings.Join(missing, ", ")
 		if before := r.missing.Swap(&all); all != "" && (before == nil || *before != all) {
 			r.log.Error("rights missing", "error", r.Ready())
 		}
-		return all == "", nil
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+		if all == "" {
+			enough()
+		}
+	}, askAgain)
 }
 
 // ask names what the account may not do, such as "patch pods/resize".

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
@@ -32,6 +33,8 @@ type Result struct {
 	Outcome  Outcome               `json:"outcome"`
 	Warnings []string              `json:"warnings,omitempty"` // For the author, each with what to write instead.
 	Patch    []jsonpatch.Operation `json:"patch,omitempty"`    // The smallest that does it; most often empty unless Mutated.
+
+	unsure bool // Invalid as things stand, but not to be denied.
 }
 
 // Mutator gives a pod at its creation what it needs to be resized later. It keeps no state.
@@ -63,7 +66,7 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 	if !m.Keys.OptedIn(pod.Annotations) {
 		return m.ignored(pod.Annotations)
 	}
-	unknown := warnings(m.Keys.CheckUnknown(pod.Annotations))
+	unknown := plan.Problems(m.Keys.CheckUnknown(pod.Annotations))
 	var p patch
 	spec, err := m.Keys.Parse(pod.Annotations, &pod.Spec)
 	var resolved plan.Resolved
@@ -74,13 +77,14 @@ func (m Mutator) Mutate(pod *corev1.Pod) Result {
 		// The author's part stays as it is. Numbers that admission gave to another pod would overrule it later.
 		p.remove(pod.Annotations, m.Keys.Resolved, m.Keys.Resized, m.Keys.Status)
 		p.guard(m.Keys, pod.Annotations, false)
-		return Result{Outcome: Invalid, Warnings: slices.Concat(warnings(err), unknown), Patch: p}
+		return Result{Outcome: Invalid, Warnings: texts(slices.Concat(plan.Problems(err), unknown)), Patch: p,
+			unsure: namesAbsent(err, &pod.Spec)}
 	}
 
 	after, culprits := created(&pod.Spec, spec, resolved)
 	unpinned := m.Keys.Pin(&after, spec, resolved)
-	result := Result{Outcome: Unchanged, Warnings: slices.Concat(unknown, texts(spec.Warnings), culpritWarnings(culprits),
-		probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved), texts(unpinned))}
+	result := Result{Outcome: Unchanged, Warnings: texts(slices.Concat(unknown, spec.Warnings, culpritWarnings(culprits),
+		amountWarnings(&pod.Spec, spec, resolved), probeWarnings(&pod.Spec, spec), initWarnings(&after, spec, resolved), unpinned))}
 	p.containers("/spec/initContainers/", pod.Spec.InitContainers, after.InitContainers, spec)
 	p.containers("/spec/containers/", pod.Spec.Containers, after.Containers, spec)
 	p.annotations(m.Keys, pod.Annotations, resolved)
@@ -296,14 +300,14 @@ func warnings(err error) []string { return texts(plan.Problems(err)) }
 
 func texts(problems []plan.Problem) []string {
 	var all []string
-	for _, p := range problems {
+	for _, p := range plan.Bounded(problems) {
 		all = append(all, p.Error())
 	}
 	return all
 }
 
-func culpritWarnings(culprits []plan.Culprit) []string {
-	var all []string
+func culpritWarnings(culprits []plan.Culprit) []plan.Problem {
+	var all []plan.Problem
 	for _, c := range culprits {
 		remedy := "write the same as the limit"
 		switch c.Field {
@@ -313,22 +317,45 @@ func culpritWarnings(culprits []plan.Culprit) []string {
 			remedy = "set it to the most this container may use; pod-resizer never invents a memory limit"
 		}
 		all = append(all, plan.Problem{Field: "resources." + c.Field, Container: c.Container,
-			Message: c.Is + ", so the pod will not be Guaranteed", Remedy: remedy}.Error())
+			Message: c.Is + ", so the pod will not be Guaranteed", Remedy: remedy})
+	}
+	return all
+}
+
+// leastCPU is what the kubelet makes of less: a quota of 1 ms in 100 ms (MinQuotaPeriod in its pkg/kubelet/cm/helpers_linux.go).
+const leastCPU plan.MilliCPU = 10
+
+// amountWarnings names the containers for which lowering comes to nothing, or to more than is said.
+func amountWarnings(pod *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) []plan.Problem {
+	var all []plan.Problem
+	for _, c := range plan.Containers(pod) {
+		name := c.Name
+		steady, named := spec.Steady[name]
+		cpu := resolved[name]
+		switch {
+		case !named:
+		case cpu.Steady == cpu.Startup:
+			all = append(all, plan.Problem{Field: steady.Field, Container: name, Value: strconv.Quote(steady.Text),
+				Message: "is its startup CPU, too, so nothing will be lowered", Remedy: "write less"})
+		case cpu.Steady < leastCPU:
+			all = append(all, plan.Problem{Field: steady.Field, Container: name, Value: strconv.Quote(steady.Text),
+				Message: "is less than the kubelet limits a container to, " + leastCPU.String(), Remedy: "write " + leastCPU.String()})
+		}
 	}
 	return all
 }
 
 // probeWarnings names the containers whose startup nobody can see.
-func probeWarnings(podSpec *corev1.PodSpec, spec plan.Spec) []string {
+func probeWarnings(podSpec *corev1.PodSpec, spec plan.Spec) []plan.Problem {
 	if spec.Trigger != plan.StartupProbePassed && spec.Trigger != plan.Ready {
 		return nil
 	}
-	var all []string
+	var all []plan.Problem
 	for _, c := range plan.Containers(podSpec) {
 		if _, named := spec.Steady[c.Name]; named && c.StartupProbe == nil && c.ReadinessProbe == nil {
 			all = append(all, plan.Problem{Field: "startupProbe", Container: c.Name,
-				Message: "has neither a startupProbe nor a readinessProbe, so its CPU will be lowered as soon as it runs",
-				Remedy:  fmt.Sprintf("add a startupProbe, or use the trigger %q", plan.Delay)}.Error())
+				Message: "has neither a startupProbe nor a readinessProbe, so its startup counts as over as soon as it runs",
+				Remedy:  fmt.Sprintf("add a startupProbe, or use the trigger %q", plan.Delay)})
 		}
 	}
 	return all
@@ -337,7 +364,7 @@ func probeWarnings(podSpec *corev1.PodSpec, spec plan.Spec) []string {
 // initWarnings names the init containers whose CPU stays reserved after the resize: Kubernetes reserves for a pod what its
 // running containers have, or if that is more, what an init container needs beside the sidecars that were there before it,
 // whether or not it has ended (AggregateContainerRequests of k8s.io/component-helpers/resource).
-func initWarnings(after *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) []string {
+func initWarnings(after *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved) []plan.Problem {
 	steady := func(c *corev1.Container) plan.MilliCPU {
 		if _, named := spec.Steady[c.Name]; named {
 			return resolved[c.Name].Steady
@@ -356,7 +383,7 @@ func initWarnings(after *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved)
 			left -= steady(c)
 		}
 	}
-	var all []string
+	var all []plan.Problem
 	for i := range after.InitContainers {
 		c := &after.InitContainers[i]
 		cpu, field := steady(c), "limits.cpu"
@@ -369,7 +396,7 @@ func initWarnings(after *corev1.PodSpec, spec plan.Spec, resolved plan.Resolved)
 		case cpu > left && left > 0:
 			all = append(all, plan.Problem{Field: "resources." + field, Container: c.Name, Value: cpu.String(),
 				Message: "stays reserved after the init container has ended, because it is more than the running containers have when steady",
-				Remedy:  fmt.Sprintf("lower it to %s or less", left)}.Error())
+				Remedy:  fmt.Sprintf("lower it to %s or less", left)})
 		}
 	}
 	return all

@@ -16,22 +16,29 @@ type Pod struct {
 		Labels      map[string]string `json:"labels"`
 	} `json:"metadata"`
 	Spec struct {
-		OS             *corev1.PodOS `json:"os"`
-		Resources      *resources    `json:"resources"`
-		InitContainers []container   `json:"initContainers"`
-		Containers     []container   `json:"containers"`
+		OS             *corev1.PodOS     `json:"os"`
+		NodeSelector   map[string]string `json:"nodeSelector"`
+		Resources      *resources        `json:"resources"`
+		InitContainers []container       `json:"initContainers"`
+		Containers     []container       `json:"containers"`
 	} `json:"spec"`
 }
 
 type container struct {
 	Name           string                         `json:"name"`
-	Env            []corev1.EnvVar                `json:"env"`
+	Env            []variable                     `json:"env"`
 	EnvFrom        []corev1.EnvFromSource         `json:"envFrom"`
 	Resources      resources                      `json:"resources"`
 	ResizePolicy   []corev1.ContainerResizePolicy `json:"resizePolicy"`
 	RestartPolicy  *corev1.ContainerRestartPolicy `json:"restartPolicy"`
 	StartupProbe   *struct{}                      `json:"startupProbe"`
 	ReadinessProbe *struct{}                      `json:"readinessProbe"`
+}
+
+type variable struct {
+	Name      string    `json:"name"`
+	Value     string    `json:"value"`
+	ValueFrom *struct{} `json:"valueFrom"`
 }
 
 type resources struct {
@@ -58,7 +65,10 @@ func (q *quantity) UnmarshalJSON(data []byte) error {
 func (p *Pod) typed() *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Annotations: p.Metadata.Annotations, Labels: p.Metadata.Labels},
-		Spec:       corev1.PodSpec{OS: p.Spec.OS, InitContainers: typed(p.Spec.InitContainers), Containers: typed(p.Spec.Containers)},
+		Spec: corev1.PodSpec{
+			OS: p.Spec.OS, NodeSelector: p.Spec.NodeSelector,
+			InitContainers: typed(p.Spec.InitContainers), Containers: typed(p.Spec.Containers),
+		},
 	}
 	if r := p.Spec.Resources; r != nil {
 		pod.Spec.Resources = new(r.typed())
@@ -70,7 +80,14 @@ func typed(containers []container) []corev1.Container {
 	all := make([]corev1.Container, len(containers))
 	for i, c := range containers {
 		all[i] = corev1.Container{
-			Name: c.Name, Env: c.Env, EnvFrom: c.EnvFrom, Resources: c.Resources.typed(), ResizePolicy: c.ResizePolicy, RestartPolicy: c.RestartPolicy,
+			Name: c.Name, EnvFrom: c.EnvFrom, Resources: c.Resources.typed(), ResizePolicy: c.ResizePolicy, RestartPolicy: c.RestartPolicy,
+		}
+		for _, v := range c.Env {
+			e := corev1.EnvVar{Name: v.Name, Value: v.Value}
+			if v.ValueFrom != nil {
+				e.ValueFrom = &corev1.EnvVarSource{}
+			}
+			all[i].Env = append(all[i].Env, e)
 		}
 		if c.StartupProbe != nil {
 			all[i].StartupProbe = &corev1.Probe{}

@@ -66,7 +66,7 @@ func (v *reviewer[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	why := reasonFor(result)
-	if v.deny && result.Outcome == Invalid {
+	if v.deny && result.Outcome == Invalid && !result.unsure {
 		result.Outcome = Denied
 	}
 	body, err := encode(request.UID, result, why)

@@ -58,6 +58,7 @@ func TestAnAdmissionRequestIsAnsweredOverTLS(t *testing.T) {
 
 func TestWhatIsNoAdmissionRequestIsRefused(t *testing.T) {
 	s := start(t, Options{})
+	const endlessQuantity = `{"name":"a","resources":{"limits":{"cpu":"1E10000000"}}}`
 	const v1 = `"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"`
 	for i, tc := range []struct {
 		name, contentType, body string
@@ -79,6 +80,8 @@ func TestWhatIsNoAdmissionRequestIsRefused(t *testing.T) {
 			400, "decoding the "},
 		{"a template that is none", "application/json", "{" + v1 + `,"request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},` +
 			`"object":{"spec":{"containers":1,"template":{"spec":{"containers":1}}}}}}`, 400, "containers"},
+		{"a quantity that would take seconds to read", "application/json", "{" + v1 + `,"request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},` +
+			`"object":{"spec":{"containers":[` + endlessQuantity + `],"template":{"spec":{"containers":[` + endlessQuantity + `]}}}}}}`, 400, "1E10000000"},
 	} {
 		for _, webhook := range []string{mutate, validate} {
 			t.Run(webhook+": "+tc.name, func(t *testing.T) {

@@ -65,6 +65,15 @@ func (m Mutator) template(t Template) Result {
 	return result
 }
 
+// namesAbsent says whether a container is named that is not there: whatever injects sidecars may come after us.
+func namesAbsent(err error, pod *corev1.PodSpec) bool {
+	return slices.ContainsFunc(plan.Problems(err), func(p plan.Problem) bool { return p.Container != "" && !has(pod, p.Container) })
+}
+
+func has(pod *corev1.PodSpec, container string) bool {
+	return slices.ContainsFunc(plan.Containers(pod), func(c *corev1.Container) bool { return c.Name == container })
+}
+
 // certain says of an invalid pod template whether nothing that is added to its pods could make them valid.
 func (m Mutator) certain(pod *corev1.Pod) bool {
 	spec, err := m.Keys.Parse(pod.Annotations, &pod.Spec)
@@ -72,10 +81,8 @@ func (m Mutator) certain(pod *corev1.Pod) bool {
 		_, err = m.Keys.Resolve(&pod.Spec, spec)
 	}
 	return slices.ContainsFunc(plan.Problems(err), func(p plan.Problem) bool {
-		named := func(c corev1.Container) bool { return c.Name == p.Container }
-		there := slices.ContainsFunc(pod.Spec.Containers, named) || slices.ContainsFunc(pod.Spec.InitContainers, named)
 		// Neither of these two, nor the line that counts further problems.
-		return p.Field != "resources" && (p.Container == "" || there) && p.Field != "and more"
+		return p.Field != "resources" && (p.Container == "" || has(&pod.Spec, p.Container)) && p.Field != "and more"
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/json"
 
 	"pod-resizer/resizer/plan"
@@ -19,7 +18,7 @@ import (
 
 // Template is what the pods of a workload are made from.
 type Template struct {
-	Pod  *corev1.Pod // Metadata and spec of the template; of a pod, the pod itself.
+	Pod  *corev1.Pod // What admission reads of it, or of a pod itself; see Pod.
 	Path string      // JSON pointer to it in the object, such as "/spec/template"; empty for a pod. A patch goes below it.
 	Raw  []byte      // The JSON that stands there.
 }
@@ -41,7 +40,7 @@ func PodTemplate(object []byte) (Template, bool, error) {
 	if err := json.UnmarshalCaseSensitivePreserveInts(object, &meta); err != nil {
 		return Template{}, false, fmt.Errorf("decoding the object: %w", err)
 	}
-	t := Template{Pod: &corev1.Pod{}}
+	var t Template
 	if meta.APIVersion == "v1" && meta.Kind == "Pod" {
 		t.Raw = object
 	}
@@ -54,9 +53,11 @@ func PodTemplate(object []byte) (Template, bool, error) {
 	if t.Raw == nil {
 		return Template{}, false, nil
 	}
-	if err := json.UnmarshalCaseSensitivePreserveInts(t.Raw, t.Pod); err != nil {
-		return Template{Path: t.Path, Raw: t.Raw}, true, decodeError(t, err)
+	var pod Pod
+	if err := json.UnmarshalCaseSensitivePreserveInts(t.Raw, &pod); err != nil {
+		return t, true, decodeError(t, err)
 	}
+	t.Pod = pod.typed()
 	return t, true, nil
 }
 
@@ -97,8 +98,8 @@ func wrongQuantity(t Template) error {
 				var amounts map[string]gojson.RawMessage
 				_ = gojson.Unmarshal(c.Resources[field], &amounts)
 				for _, name := range slices.Sorted(maps.Keys(amounts)) {
-					if amount := amounts[name]; gojson.Unmarshal(amount, &resource.Quantity{}) != nil {
-						return plan.Problem{Field: "resources." + field + "." + name, Container: c.Name, Value: string(amount),
+					if amount := amounts[name]; gojson.Unmarshal(amount, &quantity{}) != nil {
+						return plan.Problem{Field: "resources." + field + "." + name, Container: c.Name, Value: fmt.Sprintf("%.80s", amount),
 							Message: "is not a quantity", Remedy: `write one such as "50m" or "64Mi"`}
 					}
 				}

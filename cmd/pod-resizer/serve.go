@@ -180,7 +180,10 @@ func (o *serveOptions) serve(ctx context.Context) error {
 	rights := resizer.NewRights(client, o.namespace, o.name, log)
 	ready := []webhook.Check{{Name: "certificate", Check: files.Ready}, {Name: "rights", Check: rights.Ready}}
 	parts, ctx := errgroup.WithContext(ctx)
-	parts.Go(func() error { return rights.Run(ctx) })
+	parts.Go(func() error {
+		rights.Run(ctx)
+		return nil
+	})
 	if o.certificate == selfManaged {
 		configuration := ""
 		if o.webhook {

@@ -19,13 +19,13 @@ func (k Keys) contract(pod *corev1.Pod) (contract, error) {
 	c := contract{}
 	value, seen := pod.Annotations[k.Resolved]
 	c.seen = seen
-	r := reading{Keys: k, annotations: pod.Annotations, pod: &pod.Spec}
+	r := reading{Keys: k, annotations: pod.Annotations, pod: &pod.Spec, stored: true}
 	var err error
 	if seen && !r.has(k.SteadyResources) && !r.has(k.SteadyCPU) { // Removed since: what admission resolved goes on to count.
 		r.course(&c.Spec)
 		err = join(r.problems...)
 	} else {
-		c.Spec, err = k.Parse(pod.Annotations, &pod.Spec)
+		c.Spec, err = k.parse(r)
 	}
 	if err != nil {
 		return c, err

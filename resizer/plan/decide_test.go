@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -979,6 +980,20 @@ func TestStatusIsReadBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzStatusOf: what is ours survives, and what is not is nothing.
+func FuzzStatusOf(f *testing.F) {
+	keys := testKeys(f)
+	f.Fuzz(func(t *testing.T, value string) {
+		s := keys.StatusOf(testPod(annotate("status", value)))
+		if !reflect.DeepEqual(s, Status{}) && !json.Valid([]byte(value)) {
+			t.Errorf("read as %+v", s)
+		}
+		if again := keys.StatusOf(testPod(annotate("status", s.String()))); !reflect.DeepEqual(again, s) {
+			t.Errorf("%+v does not survive its own text: %+v", s, again)
+		}
+	})
 }
 
 func TestCondition(t *testing.T) {

@@ -15,6 +15,9 @@ func guards() map[string]string {
 // wrote stands there again. Keys.Guarded keeps it, so that a guard which is on already is not taken for the author's. A guard
 // whose value is another by now is somebody's word of today, and goes before what was kept.
 func (k Keys) Guard(annotations map[string]string, on bool) map[string]*string {
+	if _, guarded := annotations[k.Guarded]; !guarded && !on {
+		return nil
+	}
 	var kept map[string]*string
 	if json.Unmarshal([]byte(annotations[k.Guarded]), &kept) != nil {
 		kept = nil // None, or not ours.

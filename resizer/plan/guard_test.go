@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"testing"
+	"unicode/utf8"
 )
 
 const (
@@ -140,5 +141,40 @@ func TestWhateverIsRecordedTakesTheGuardsAway(t *testing.T) {
 	}
 	t.Run("refused", func(t *testing.T) {
 		check(t, Input{Keys: keys, Pod: testPod(started("app")), Now: noon}, func(in Input) Decision { return in.Refuse(Decision{}, "no") })
+	})
+}
+
+// FuzzGuard: whatever was kept, and whoever wrote it, TestGuardsComeAndGo holds.
+func FuzzGuard(f *testing.F) {
+	keys := testKeys(f)
+	f.Fuzz(func(t *testing.T, guarded, first, second string, has uint8) {
+		if !utf8.ValidString(guarded) || !utf8.ValidString(first) || !utf8.ValidString(second) {
+			t.Skip() // The API server lets no such annotation in.
+		}
+		before := annotations("enabled", "true")
+		for i, pair := range [][2]string{{keys.Guarded, guarded}, {karpenter, first}, {autoscaler, second}} {
+			if has>>i&1 == 1 {
+				before[pair[0]] = pair[1]
+			}
+		}
+		on, off := maps.Clone(before), maps.Clone(before)
+		put(on, keys.Guard(on, true))
+		put(off, keys.Guard(off, false))
+		if on[karpenter] != "true" || on[autoscaler] != "false" || keys.Guard(on, true) != nil {
+			t.Errorf("on, %v become %v, and then %v change", before, on, keys.Guard(on, true))
+		}
+		if _, kept := off[keys.Guarded]; kept || keys.Guard(off, false) != nil {
+			t.Errorf("off, %v become %v, and then %v change", before, off, keys.Guard(off, false))
+		}
+		put(on, keys.Guard(on, false))
+		if !maps.Equal(on, off) {
+			t.Errorf("%v become %v by going on and off, and %v by going off", before, on, off)
+		}
+		for _, key := range []string{keys.Guarded, karpenter, autoscaler} {
+			delete(off, key)
+		}
+		if len(off) != 1 || off[keys.Enabled] != "true" {
+			t.Errorf("%v become %v", before, off)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,4 +149,23 @@ func TestMisspeltAnnotationsAreNamed(t *testing.T) {
 	if got := texts(keys.CheckUnknown(all)); strings.Join(got, "\n") != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
+}
+
+// FuzzKeysFor: any domain is refused, or makes names that Kubernetes takes.
+func FuzzKeysFor(f *testing.F) {
+	f.Fuzz(func(t *testing.T, domain string) {
+		keys, err := KeysFor(domain)
+		if err != nil {
+			return
+		}
+		names := append(keys.author(), keys.Managed, keys.Resolved, keys.Guarded, keys.Resized, keys.Status, string(keys.Steady))
+		for i, name := range names {
+			if problems := validation.IsQualifiedName(name); len(problems) > 0 || slices.Contains(names[:i], name) {
+				t.Errorf("%q is refused or not unique: %v", name, problems)
+			}
+		}
+		if misspelt := map[string]string{domain + "/x": "", domain + "x/y": "", keys.Trigger: "", keys.Status: ""}; len(Problems(keys.CheckUnknown(misspelt))) != 1 {
+			t.Errorf("of %v, unknown are %v", misspelt, keys.CheckUnknown(misspelt))
+		}
+	})
 }

@@ -82,9 +82,9 @@ func decimal(number string) (int64, error) {
 // resources reads what the annotations say of CPU and memory. Every container that they name must be one that runs on after
 // startup, and have a steady CPU.
 func (r *reading) resources(s *Spec) {
-	example := fmt.Sprintf("write "+steadyExample, r.defaultContainer())
+	example := func() string { return fmt.Sprintf("write "+steadyExample, r.defaultContainer()) }
 	if !r.has(r.SteadyResources) && !r.has(r.SteadyCPU) {
-		r.problem(r.SteadyResources, "", "", "is missing", fmt.Sprintf(`%s, or in short %s: "50m"`, example, r.SteadyCPU))
+		r.problem(r.SteadyResources, "", "", "is missing", fmt.Sprintf(`%s, or in short %s: "50m"`, example(), r.SteadyCPU))
 	}
 	before := len(r.problems)
 	steady, _ := r.long(r.SteadyResources, example, corev1.ResourceCPU)
@@ -142,7 +142,11 @@ func (r *reading) merged(long, short map[string]Want) map[string]Want {
 		case l.Amount == s.Amount && l.Share == s.Share:
 			r.warn(s.Field, name, quote(s.Text), "is redundant: "+l.Field+" says the same", "remove one of them")
 		default:
-			r.problem(s.Field, name, quote(s.Text), fmt.Sprintf("differs from %s in %s", quote(l.Text), l.Field), "remove one of them")
+			is := "differs from"
+			if l.Share != s.Share {
+				is = "cannot be compared with" // Of an amount and a share, only the pod's resources would tell.
+			}
+			r.problem(s.Field, name, quote(s.Text), fmt.Sprintf("%s %s in %s", is, quote(l.Text), l.Field), "remove one of them")
 		}
 	}
 	return long
@@ -195,26 +199,36 @@ func (r *reading) perContainer(field string) map[string]string {
 	return values
 }
 
-// defaultContainer is the one that kubectl would take, too: named by an annotation, else the first. A sidecar that is injected
-// between two calls of admission, and says which container was first, then changes nothing.
+// defaultContainer is the one that kubectl would take, too: named by an annotation, else the first. On a second pass of admission it
+// is the first of those that were there before, whatever sidecar has been put before it since; and after admission, of those
+// that admission found to be lowered.
 func (r *reading) defaultContainer() string {
-	name := r.annotations["kubectl.kubernetes.io/default-container"]
-	switch {
-	case slices.ContainsFunc(r.pod.Containers, func(c corev1.Container) bool { return c.Name == name }):
+	if name := r.annotations[defaultContainerKey]; name != "" {
 		return name
-	case len(r.pod.Containers) > 0:
-		return r.pod.Containers[0].Name
-	default:
-		return "app" // No API server lets such a pod in.
 	}
+	if value, second := r.annotations[r.Resolved]; second {
+		carried, _ := r.parseResolved(value) // Garbage counts for nothing.
+		for _, c := range r.pod.Containers {
+			if cpu, there := carried[c.Name]; there && (!r.stored || cpu.Steady < cpu.Startup) {
+				return c.Name
+			}
+		}
+	}
+	if len(r.pod.Containers) > 0 {
+		return r.pod.Containers[0].Name
+	}
+	return "app" // No API server lets such a pod in.
 }
+
+// defaultContainerKey is kubectl's.
+const defaultContainerKey = "kubectl.kubernetes.io/default-container"
 
 // steadyExample is what a remedy shows.
 const steadyExample = `{%q:{"requests":{"cpu":"50m"},"limits":{"cpu":"50m"}}}`
 
 // long reads an annotation like the resources of a pod, by container. It is strict: an unknown or doubled field is more
 // likely a typing error than a wish.
-func (r *reading) long(field, example string, allowed ...corev1.ResourceName) (map[string]Want, map[string]Bytes) {
+func (r *reading) long(field string, example func() string, allowed ...corev1.ResourceName) (map[string]Want, map[string]Bytes) {
 	value, present := r.annotations[field]
 	if !present || r.tooLong(field) {
 		return nil, nil
@@ -224,11 +238,11 @@ func (r *reading) long(field, example string, allowed ...corev1.ResourceName) (m
 		Limits   map[corev1.ResourceName]amount `json:"limits"`
 	}
 	if strict, err := json.UnmarshalStrict([]byte(value), &byContainer); err != nil || len(strict) > 0 {
-		r.problem(field, "", quote(value), "is not the expected JSON"+jsonErrors(append(strict, err)), example)
+		r.problem(field, "", quote(value), "is not the expected JSON"+jsonErrors(append(strict, err)), example())
 		return nil, nil
 	}
 	if len(byContainer) == 0 {
-		r.problem(field, "", quote(value), "names no container", example)
+		r.problem(field, "", quote(value), "names no container", example())
 	}
 	cpu, memory := map[string]Want{}, map[string]Bytes{}
 	for _, name := range sorted(byContainer) {

@@ -47,7 +47,7 @@ func (k Keys) Pin(pod *corev1.PodSpec, spec Spec, resolved Resolved) []Problem {
 			case !named:
 			case cpu.Steady == cpu.Startup:
 				problems = append(problems, Problem{Field: k.PinRuntime, Container: c.Name,
-					Message: "has no effect, because the container's CPU is not lowered", Remedy: "remove it, or give the container a steady CPU"})
+					Message: "has no effect, because the container's CPU is not lowered", Remedy: "remove it, or give the container a lower steady CPU"})
 			default:
 				if p := runtime.pin().put(c, cpu.Steady); p != nil {
 					problems = append(problems, *p)

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,7 +70,7 @@ func TestPin(t *testing.T) {
 		},
 		{
 			"CPU that is not lowered", "jvm", 4000, nil, "-", nil,
-			`resize.example.com/pin-runtime: container "app": has no effect, because the container's CPU is not lowered; remove it, or give the container a steady CPU`,
+			`resize.example.com/pin-runtime: container "app": has no effect, because the container's CPU is not lowered; remove it, or give the container a lower steady CPU`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,4 +92,54 @@ func TestPin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzPin: a runtime is pinned once, behind what its author wrote, and what that is stays a secret.
+func FuzzPin(f *testing.F) {
+	keys := testKeys(f)
+	const secret = " -Dpassword=ecila"
+	f.Fuzz(func(t *testing.T, pins, value, prefix string, steady int64) {
+		spec, ok := parseTwice(t, keys, annotations("steady-cpu", "app=50m,log=50m,proxy=50m", "pin-runtime", pins), typicalSpec())
+		if !ok {
+			return
+		}
+		resolved := Resolved{}
+		steady = min(max(steady, 1), int64(maxCPU))
+		for _, c := range Containers(typicalSpec()) {
+			resolved[c.Name] = CPU{maxCPU + 1, MilliCPU(steady)}
+		}
+		for name, runtime := range spec.PinRuntime {
+			c := corev1.Container{Name: name, EnvFrom: []corev1.EnvFromSource{{Prefix: prefix}}}
+			variable := runtime.pin().variable
+			if value != "" {
+				c.Env = []corev1.EnvVar{{Name: "A", Value: value}, {Name: variable, Value: value + secret}}
+			}
+			pod := &corev1.PodSpec{InitContainers: []corev1.Container{c}}
+			problems := keys.Pin(pod, spec, resolved)
+			env := pod.InitContainers[0].Env
+			again := pod.DeepCopy()
+			if p := keys.Pin(again, spec, resolved); !reflect.DeepEqual(p, problems) || !reflect.DeepEqual(again, pod) {
+				t.Errorf("%v becomes %v, and says %v and %v", env, again.InitContainers[0].Env, problems, p)
+			}
+			if len(problems) > 1 || len(problems) == 1 && !slices.Equal(c.Env, env) {
+				t.Errorf("%v becomes %v, and says %v", c.Env, env, problems)
+			}
+			for _, p := range problems {
+				checkProblems(t, p)
+				if strings.Contains(p.Error(), secret) {
+					t.Errorf("says %q", p.Error())
+				}
+			}
+			if len(c.Env) > 0 && !slices.Equal(c.Env, env) && (env[0] != c.Env[0] || !strings.HasPrefix(env[1].Value, strings.TrimLeft(c.Env[1].Value, " "))) {
+				t.Errorf("%v becomes %v", c.Env, env)
+			}
+			if len(problems) == 0 {
+				last := env[len(env)-1]
+				number := strconv.FormatInt(max((steady+999)/1000, runtime.pin().least), 10)
+				if last.Name != variable || !slices.Contains(strings.Fields(last.Value), runtime.pin().option+number) {
+					t.Errorf("%d thousandths are %v", steady, last)
+				}
+			}
+		}
+	})
 }

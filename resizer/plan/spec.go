@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -113,6 +115,9 @@ const (
 	maxMessage    = 1024     // Bytes, of a Decision: the API server refuses an event with more.
 )
 
+// maxField is longer than any annotation's key that the API server takes: 253 + 1 + 63 characters.
+const maxField = 320
+
 // maxProblemValue keeps an event or warning readable when an annotation is long. The API server itself cuts warnings to
 // 256 characters only once there are 4,096 of them (apiserver pkg/endpoints/filters/warning.go).
 const maxProblemValue = 80
@@ -120,7 +125,7 @@ const maxProblemValue = 80
 // Error says field, container, value and remedy in one line.
 func (p Problem) Error() string {
 	var b strings.Builder
-	b.WriteString(p.Field)
+	b.WriteString(cut(p.Field, maxField))
 	if p.Container != "" {
 		fmt.Fprintf(&b, ": container %s", quote(p.Container))
 	}
@@ -128,7 +133,17 @@ func (p Problem) Error() string {
 		fmt.Fprintf(&b, ": %s", p.Value)
 	}
 	fmt.Fprintf(&b, ": %s; %s", p.Message, p.Remedy)
-	return b.String()
+	return oneLine(b.String())
+}
+
+// oneLine escapes what is not to be printed: the API server drops a warning with a line break. Names may hold any of it, because
+// admission sees a pod before the API server has validated it.
+func oneLine(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl) {
+		return text
+	}
+	escaped := strconv.Quote(text)
+	return strings.ReplaceAll(escaped[1:len(escaped)-1], `\"`, `"`)
 }
 
 // quote shows what stands somewhere: cut where it is long, escaped only where it must be, on one line whatever it holds
@@ -169,7 +184,10 @@ func (k Keys) CheckEnabled(annotations map[string]string) error {
 // Parse reads the author's annotations and validates them against the pod's containers. The error, if any, joins every
 // Problem found, so that an author mends them all at once; Problems takes it apart again.
 func (k Keys) Parse(annotations map[string]string, pod *corev1.PodSpec) (Spec, error) {
-	r := reading{Keys: k, annotations: annotations, pod: pod}
+	return k.parse(reading{Keys: k, annotations: annotations, pod: pod})
+}
+
+func (k Keys) parse(r reading) (Spec, error) {
 	var s Spec
 	r.course(&s)
 	r.resources(&s)
@@ -177,11 +195,21 @@ func (k Keys) Parse(annotations map[string]string, pod *corev1.PodSpec) (Spec, e
 	if err := join(r.problems...); err != nil {
 		return Spec{}, err
 	}
-	if value, present := annotations[k.Resolved]; present {
+	if value, present := r.annotations[k.Resolved]; present {
 		s.carried, _ = k.parseResolved(value) // Admission overwrites it, whatever is wrong with it.
 	}
 	s.Warnings = Problems(join(r.warnings...))
 	return s, nil
+}
+
+// Bounded are the first of many problems, and a count of the others.
+func Bounded(all []Problem) []Problem {
+	more := len(all) - maxProblems
+	if more <= 0 {
+		return all
+	}
+	return append(all[:maxProblems:maxProblems], Problem{Field: "and more",
+		Message: fmt.Sprintf("%d further problems", more), Remedy: "mend the first ones"})
 }
 
 // Problems takes apart what Parse or Resolve returned. An error of another kind becomes a Problem of its own.
@@ -205,6 +233,7 @@ type reading struct {
 	Keys
 	annotations        map[string]string
 	pod                *corev1.PodSpec
+	stored             bool // The pod is past admission.
 	problems, warnings []error
 }
 
@@ -234,6 +263,9 @@ func (r *reading) course(s *Spec) {
 		r.problem(r.DeadlineSeconds, "", quote(r.annotations[r.DeadlineSeconds]), fmt.Sprintf("comes before the trigger Delay, whose %s is %s",
 			r.DelaySeconds, quote(r.annotations[r.DelaySeconds])), "write no less, or remove it")
 	}
+	if s.Trigger == Delay && s.Deadline > 0 {
+		r.warn(r.DeadlineSeconds, "", "", "has no effect, because the trigger Delay comes before it", "remove it")
+	}
 	s.Boost = oneOf(r, r.Boost, Reserve, Opportunistic)
 	s.FitAfter = r.seconds(r.FitAfterSeconds, 0, defaultFitAfter)
 	if s.Boost == Opportunistic && r.has(r.FitAfterSeconds) {
@@ -261,6 +293,10 @@ func (r *reading) trigger() (Trigger, corev1.PodConditionType) {
 	case condition == string(r.Steady):
 		r.problem(r.Trigger, "", quote(value), "waits for what pod-resizer says only after the resize", "name a condition that something else sets")
 	default:
+		if early := []string{string(corev1.PodScheduled), string(corev1.PodReadyToStartContainers), string(corev1.PodInitialized)}; slices.Contains(early, condition) {
+			r.warn(r.Trigger, "", quote(value), "is true before the container has started, so the CPU will be lowered as soon as it runs",
+				"name a condition that comes after the startup")
+		}
 		return PodCondition, corev1.PodConditionType(condition)
 	}
 	return "", ""
@@ -317,6 +353,9 @@ func (r *reading) checkPod(allowRestart bool, lowered []string) {
 	if os := r.pod.OS; os != nil && os.Name == corev1.Windows {
 		r.problem("spec.os.name", "", quote(string(os.Name)), "Kubernetes cannot resize Windows pods in place", "remove the opt-in")
 	}
+	if os := r.pod.NodeSelector[corev1.LabelOSStable]; os == string(corev1.Windows) {
+		r.problem("spec.nodeSelector["+corev1.LabelOSStable+"]", "", quote(os), "Kubernetes cannot resize Windows pods in place", "remove the opt-in")
+	}
 	if r.has(corev1.MirrorPodAnnotationKey) {
 		r.problem(corev1.MirrorPodAnnotationKey, "", "", "Kubernetes cannot resize static pods", "remove the opt-in")
 	}
@@ -327,6 +366,7 @@ func (r *reading) checkPod(allowRestart bool, lowered []string) {
 			break
 		}
 	}
+	restarts := false
 	for _, c := range Containers(r.pod) {
 		if !slices.Contains(lowered, c.Name) {
 			continue
@@ -335,6 +375,7 @@ func (r *reading) checkPod(allowRestart bool, lowered []string) {
 			switch {
 			case p.ResourceName != corev1.ResourceCPU || p.RestartPolicy != corev1.RestartContainer:
 			case allowRestart:
+				restarts = true
 				r.warn("resizePolicy", c.Name, quote(string(p.RestartPolicy)), "lowering its CPU will restart the container",
 					fmt.Sprintf(`write "NotRequired" for cpu if %s was not meant so`, r.AllowRestart))
 			default:
@@ -342,6 +383,9 @@ func (r *reading) checkPod(allowRestart bool, lowered []string) {
 					fmt.Sprintf(`write "NotRequired" for cpu, or %s: "true"`, r.AllowRestart))
 			}
 		}
+	}
+	if allowRestart && !restarts && len(lowered) > 0 {
+		r.warn(r.AllowRestart, "", "", "has no effect, because no container that is lowered has a resizePolicy that would restart it", "remove it")
 	}
 }
 
@@ -351,14 +395,10 @@ func join(errs ...error) error {
 	for _, err := range errs {
 		all = append(all, Problems(err)...)
 	}
-	switch more := len(all) - maxProblems; {
-	case len(all) == 0:
+	if len(all) == 0 {
 		return nil
-	case more > 0:
-		all = append(all[:maxProblems:maxProblems], Problem{Field: "and more",
-			Message: fmt.Sprintf("%d further problems", more), Remedy: "mend the first ones"})
 	}
-	return all
+	return problems(Bounded(all))
 }
 
 type problems []Problem

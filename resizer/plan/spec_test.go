@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // annotations takes names without their domain, each followed by its value.
@@ -208,9 +209,9 @@ func TestParse(t *testing.T) {
 			like(StartupProbePassed, 0, map[string]MilliCPU{"log": 50}, func(s *Spec) { s.Startup = wants(map[string]MilliCPU{"log": 2000}) }),
 		},
 		{
-			"a default container that is none is overlooked, as kubectl does",
-			withDefault("proxy", annotations("steady-cpu", "50m")), // A sidecar, not in spec.containers.
-			like(StartupProbePassed, 0, app(50)),
+			"a default container may be a sidecar",
+			withDefault("proxy", annotations("steady-cpu", "50m")),
+			like(StartupProbePassed, 0, map[string]MilliCPU{"proxy": 50}),
 		},
 		{
 			"blank space and line breaks between the parts of a list are harmless",
@@ -498,7 +499,7 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 			`resize.example.com/steady-cpu: container "app": "60m": differs from "50m" in resize.example.com/steady-resources; remove one of them`,
 		}},
 		{"whether a part equals an amount depends", annotations("steady-resources", good, "steady-cpu", "25%"), unchanged, []string{
-			`resize.example.com/steady-cpu: container "app": "25%": differs from "50m" in resize.example.com/steady-resources; remove one of them`,
+			`resize.example.com/steady-cpu: container "app": "25%": cannot be compared with "50m" in resize.example.com/steady-resources; remove one of them`,
 		}},
 		{"long and short form of the startup differ", annotations("steady-cpu", "50m", "startup-resources", `{"app":{"limits":{"cpu":"2"}}}`, "startup-cpu", "2001m"), unchanged, []string{
 			`resize.example.com/startup-cpu: container "app": "2001m": differs from "2" in resize.example.com/startup-resources; remove one of them`,
@@ -816,6 +817,7 @@ func FuzzParse(f *testing.F) {
 		switch {
 		case spec.Trigger != StartupProbePassed && spec.Trigger != Ready && spec.Trigger != Delay && spec.Trigger != PodCondition,
 			(spec.Trigger == PodCondition) != (spec.Condition != ""), spec.Condition == keys.Steady,
+			spec.Condition != "" && len(validation.IsQualifiedName(string(spec.Condition))) > 0,
 			spec.Delay < 0, spec.Delay > 24*time.Hour, spec.Delay%time.Second != 0, len(spec.Steady) == 0:
 			t.Errorf("accepted as %+v", spec)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -98,13 +99,11 @@ func TestARoleThatLacksSomethingIsFoundOutAtTheStart(t *testing.T) {
 		t.Error("ready before anything is known")
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- rights.Run(ctx) }()
+	var run sync.WaitGroup
+	run.Go(func() { rights.Run(ctx) })
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		run.Wait()
 	})
 	eventually(t, "what is missing is named", func(context.Context) (bool, string) {
 		err := rights.Ready()

@@ -1,6 +1,8 @@
 package preview
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -159,15 +161,43 @@ func TestOpportunistic(t *testing.T) {
 	}
 }
 
-// FuzzRead: no input ends the program.
+// FuzzRead: any input gives one report, that can be printed in each way, about lines that are there.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(optedIn + "---\n" + service))
 	f.Add([]byte(`{"kind":"PodList","items":[{}]} {"a":1} [`))
+	f.Add([]byte("a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c, *c]\n"))
+	f.Add([]byte(strings.Repeat("[", 20_000)))
+	f.Add([]byte(`{"kind":"List","items":` + strings.Repeat(`[{"kind":"List","items":`, 2_000)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		report := read(t, string(data))
+		encoded, err := json.Marshal(report)
+		if again, _ := json.Marshal(read(t, string(data))); err != nil || !bytes.Equal(encoded, again) {
+			t.Errorf("%v; read twice, it is\n%s\nand\n%s", err, encoded, again)
+		}
+		lines := 1
+		for _, end := range []string{"\n", "\r", "\u0085", "\u2028", "\u2029"} { // As YAML counts.
+			lines += bytes.Count(data, []byte(end))
+		}
+		for _, e := range report.Errors {
+			if e.Line < 1 || e.Line > lines+1 || e.Document < 1 || e.Message == "" {
+				t.Errorf("the error %+v, of %d lines", e, lines)
+			}
+		}
 		for i := range report.Workloads {
-			if _, err := report.Workloads[i].Diff(); err != nil {
-				t.Error(err)
+			w := &report.Workloads[i]
+			diff, err := w.Diff()
+			if err != nil || (diff == "") != (len(w.Patch) == 0) {
+				t.Errorf("%v; the patch %v gives the diff %q", err, w.Patch, diff)
+			}
+			lowered := w.Outcome == webhook.Mutated || w.Outcome == webhook.Unchanged
+			if w.Line < 1 || w.Line > lines || w.Document < 1 || w.Kind == "" || (w.Outcome == webhook.Invalid) != (len(w.Errors) > 0) ||
+				lowered && (!w.OptedIn || w.Trigger == "" || w.Boost == "") {
+				t.Errorf("the workload %+v, of %d lines", w, lines)
+			}
+			for _, c := range w.Containers {
+				if lowered != (c.Startup != nil) || lowered != (c.Steady != nil) {
+					t.Errorf("%s, with the container %+v", w.Outcome, c)
+				}
 			}
 		}
 	})
