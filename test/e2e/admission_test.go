@@ -695,6 +695,6 @@ func TestLargerThanAnyNode(t *testing.T) {
 		if request, limit := cpuOf(pod); request != steadyCPU || limit != steadyCPU {
 			t.Errorf("request %s, limit %s", request, limit)
 		}
-		l.awaitCondition(t, pod, plan.NothingToLower, "Created with the steady CPU; Guaranteed")
+		l.awaitCondition(t, pod, plan.NoRoom, "")
 	})
 }

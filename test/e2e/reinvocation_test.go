@@ -325,9 +325,8 @@ func TestReinvocation(t *testing.T) {
 			name:        "a percentage of a startup CPU that it is not created with",
 			annotations: short("25%", map[string]string{l.keys.Boost: string(plan.Opportunistic)}),
 			after:       last(helper("proxy")), again: true,
-			cpu:   plan.Resolved{"app": app, "proxy": other},
-			warns: []string{l.keys.Boost + `: "Opportunistic": `},
-			says:  "Created with the steady CPU; Guaranteed",
+			cpu:  plan.Resolved{"app": app, "proxy": other},
+			says: "CPU lowered, app 200m to 50m; Guaranteed",
 		},
 		{
 			name:        "a runtime is pinned once, and the author's own resize policy kept",
@@ -382,14 +381,10 @@ func TestReinvocation(t *testing.T) {
 				if created.Status.QOSClass != class || created.Annotations[l.keys.Resolved] != c.cpu.String() || created.Labels[l.keys.Managed] != "true" {
 					t.Errorf("created %s, with labels %v and annotations %v", created.Status.QOSClass, created.Labels, created.Annotations)
 				}
-				reason := plan.CPULowered
-				if c.annotations[l.keys.Boost] == string(plan.Opportunistic) {
-					reason = plan.NothingToLower
-				}
 				for _, container := range plan.Containers(&created.Spec) {
 					cpu, r := c.cpu[container.Name], container.Resources
 					amount := cpu.Startup
-					if reason == plan.NothingToLower {
+					if c.annotations[l.keys.Boost] == string(plan.Opportunistic) {
 						amount = cpu.Steady
 					}
 					if got := plan.MilliCPU(r.Limits.Cpu().MilliValue()); got != amount || !r.Requests.Cpu().Equal(*r.Limits.Cpu()) || !r.Requests.Memory().Equal(*r.Limits.Memory()) {
@@ -411,7 +406,7 @@ func TestReinvocation(t *testing.T) {
 				if a, rounds := l.admission(t, namespace, pod.Name), map[int]bool{0: !c.late, 1: c.again}; !maps.Equal(a.mutated, rounds) {
 					t.Errorf("pod-resizer changed the pod in rounds %v, not %v", a.mutated, rounds)
 				}
-				l.awaitCondition(t, created, reason, c.says)
+				l.awaitCondition(t, created, plan.CPULowered, c.says)
 			})
 		}
 	})
