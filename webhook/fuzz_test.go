@@ -119,7 +119,9 @@ func FuzzMutate(f *testing.F) {
 				t.Fatalf("the workload's author reads %q, the pod's %q", lines, want.Warnings)
 			}
 			for i, text := range want.Warnings {
-				if field, rest, _ := strings.Cut(text, ": "); strings.Contains(field, "/") {
+				if field, rest, _ := strings.Cut(text, ": "); strings.HasPrefix(field, "spec.") {
+					text = "." + text
+				} else if strings.Contains(field, "/") {
 					text = ".metadata.annotations[" + field + "]: " + rest
 				} else {
 					text = ": " + text

@@ -48,19 +48,25 @@ func (m Mutator) Validate(request *Request[json.RawMessage]) (Result, error) {
 }
 
 func (m Mutator) template(t Template) Result {
-	mutated := m.Mutate(t.Pod)
+	mutated := m.Doubt(t.Pod, m.Mutate(t.Pod))
 	result := Result{Outcome: mutated.Outcome}
-	switch {
-	case result.Outcome == Mutated || result.Outcome == Unchanged:
+	if result.Outcome == Mutated || result.Outcome == Unchanged {
 		result.Outcome = Valid
-	case result.Outcome == Invalid && !m.certain(t.Pod):
-		result.Outcome = Unsure
 	}
 	for _, text := range mutated.Warnings {
-		if result.Outcome == Unsure {
-			text += "; or leave it, if it is added to the pods when they are created"
-		}
 		result.Warnings = append(result.Warnings, within(t, text))
+	}
+	return result
+}
+
+// Doubt makes what is Invalid Unsure, if it may yet become right when pods are made of the template.
+func (m Mutator) Doubt(template *corev1.Pod, result Result) Result {
+	if result.Outcome != Invalid || m.certain(template) {
+		return result
+	}
+	result.Outcome = Unsure
+	for i := range result.Warnings {
+		result.Warnings[i] += "; or leave it, if it is added to the pods when they are created"
 	}
 	return result
 }
@@ -89,8 +95,12 @@ func (m Mutator) certain(pod *corev1.Pod) bool {
 // within says where in the workload a warning's field is, as Kubernetes' own warnings do.
 func within(t Template, text string) string {
 	path := fieldPath(t.Path)
-	if field, rest, _ := strings.Cut(text, ": "); strings.Contains(field, "/") {
+	switch field, rest, _ := strings.Cut(text, ": "); {
+	case strings.HasPrefix(field, "spec."):
+		return path + "." + text
+	case strings.Contains(field, "/"):
 		return path + ".metadata.annotations[" + field + "]: " + rest
+	default:
+		return path + ": " + text
 	}
-	return path + ": " + text
 }

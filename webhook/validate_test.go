@@ -53,7 +53,9 @@ func TestValidateSaysWhatMutateWillSay(t *testing.T) {
 			}
 			for i, text := range got.Warnings {
 				field, rest, _ := strings.Cut(pod.Warnings[i], ": ")
-				if strings.Contains(field, "/") {
+				if strings.HasPrefix(field, "spec.") {
+					field = path + "." + field
+				} else if strings.Contains(field, "/") {
 					field = path + ".metadata.annotations[" + field + "]"
 				} else {
 					field = path + ": " + field

@@ -82,7 +82,23 @@ func decodeError(t Template, err error) error {
 		remedy = "write true or false"
 	default:
 	}
+	if annotation := wrongAnnotation(t); annotation != nil {
+		return annotation
+	}
 	return plan.Problem{Field: fieldPath(t.Path + "/" + wrong.Field), Value: wrong.Value, Message: "is of the wrong type", Remedy: remedy}
+}
+
+// wrongAnnotation looks for the first annotation that is no text; nil if there is none.
+func wrongAnnotation(t Template) error {
+	var annotations map[string]gojson.RawMessage
+	_ = gojson.Unmarshal(at(t.Raw, "/metadata/annotations"), &annotations)
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if value := annotations[key]; gojson.Unmarshal(value, new(string)) != nil {
+			return plan.Problem{Field: fieldPath(t.Path+"/metadata/annotations") + "[" + key + "]",
+				Value: fmt.Sprintf("%.80s", value), Message: "is not text", Remedy: "put it in quotes"}
+		}
+	}
+	return nil
 }
 
 // wrongQuantity looks for the first quantity that is none among the resources of containers; nil if there is none.
@@ -113,6 +129,10 @@ func wrongQuantity(t Template) error {
 func (m Mutator) Misplaced(object []byte) []string {
 	if t, found, err := PodTemplate(object); err != nil || found && t.Path == "" {
 		return nil
+	}
+	var meta struct{ APIVersion string }
+	if gojson.Unmarshal(object, &meta) == nil && strings.HasPrefix(meta.APIVersion, "admissionregistration.k8s.io/") {
+		return nil // A binding of manifests/policies/opt-in.yaml hands its annotations on.
 	}
 	domain, _, _ := strings.Cut(m.Keys.Enabled, "/")
 	var all []string

@@ -264,6 +264,8 @@ func (o *previewOptions) verdict(stderr io.Writer, report *preview.Report, keys 
 		return fmt.Errorf("the input is invalid: %s", count(wrong, "error"))
 	case warnings > 0 && o.warningsAsErrors:
 		return fmt.Errorf("--warnings-as-errors: %s", count(warnings, "warning"))
+	case len(report.Workloads)+report.Others == 0:
+		return errors.New("the input is empty: what was to write it may have failed")
 	case optedIn == 0:
 		fmt.Fprintf(stderr, "None of %s opts in: annotate the pod template with %s: \"true\".\n",
 			count(len(report.Workloads), "workload"), keys.Enabled)

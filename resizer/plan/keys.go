@@ -82,12 +82,17 @@ func (k Keys) author() []string {
 	}
 }
 
+// written says whether an annotation is one that admission or the resizer write.
+func (k Keys) written(key string) bool {
+	return slices.Contains([]string{k.Resolved, k.Guarded, k.Resized, k.Status}, key)
+}
+
 // CheckUnknown names the annotations under the domain that are none of ours: most likely misspelt.
 func (k Keys) CheckUnknown(annotations map[string]string) error {
 	domain, _, _ := strings.Cut(k.Enabled, "/")
 	var errs []error
 	for _, key := range sorted(annotations) {
-		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !slices.Contains([]string{k.Resolved, k.Guarded, k.Resized, k.Status}, key) {
+		if strings.HasPrefix(key, domain+"/") && !slices.Contains(k.author(), key) && !k.written(key) {
 			names := strings.ReplaceAll(strings.Join(k.author(), ", "), domain+"/", "") // All, and still short.
 			errs = append(errs, Problem{Field: key, Message: "is not an annotation of pod-resizer and has no effect",
 				Remedy: "write one of " + names + " after the slash, or remove it"})

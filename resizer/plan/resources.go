@@ -181,7 +181,12 @@ func (r *reading) perContainer(field string) map[string]string {
 	case !present || r.tooLong(field):
 		return nil
 	case !strings.Contains(value, "="):
-		return map[string]string{r.defaultContainer(): strings.TrimSpace(value)}
+		name := r.defaultContainer()
+		if name == r.annotations[defaultContainerKey] && !r.runs(name) {
+			r.problem(defaultContainerKey, name, "", "the pod has no such container, and "+field+" names none", "name one of "+list(r.running()))
+			return nil
+		}
+		return map[string]string{name: strings.TrimSpace(value)}
 	}
 	values := map[string]string{}
 	for part := range strings.SplitSeq(value, ",") {
@@ -336,16 +341,26 @@ func mergeKeys(a, b map[corev1.ResourceName]amount) map[corev1.ResourceName]amou
 	return all
 }
 
+// running are the names of the containers that run on after startup.
+func (r *reading) running() []string {
+	var names []string
+	for _, c := range runningContainers(r.pod) {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+func (r *reading) runs(name string) bool { return slices.Contains(r.running(), name) }
+
 // checkNames demands that every named container is one that runs on after startup.
 func (r *reading) checkNames(field string, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	var running []string
-	runs := map[string]bool{}
-	for _, c := range runningContainers(r.pod) {
-		running = append(running, c.Name)
-		runs[c.Name] = true
+	running := r.running()
+	runs := make(map[string]bool, len(running))
+	for _, name := range running {
+		runs[name] = true
 	}
 	for _, name := range names {
 		message := "the pod has no such container"

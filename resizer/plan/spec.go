@@ -169,16 +169,30 @@ func cut(text string, characters int) string {
 	return text
 }
 
-// CheckEnabled returns the Problem of a pod that carries the enabled annotation with a value that is neither "true" nor
-// "false": its author most likely meant to opt in.
+// CheckEnabled returns the Problem of a pod whose author most likely meant to opt in: it carries the enabled annotation with a value
+// that is neither "true" nor "false", or others without it.
 func (k Keys) CheckEnabled(annotations map[string]string) error {
 	switch value, present := annotations[k.Enabled]; {
-	case !present, value == "true", value == "false":
+	case !present:
+		return k.checkMissing(annotations)
+	case value == "true", value == "false":
 		return nil
 	default:
 		return Problem{Field: k.Enabled, Value: quote(value), Message: "is not a boolean, so the pod is not opted in",
 			Remedy: `write "true" or remove the annotation`}
 	}
+}
+
+// checkMissing returns the Problem of a pod that carries other annotations of ours, or misspelt ones, without the one that opts in.
+func (k Keys) checkMissing(annotations map[string]string) error {
+	domain, _, _ := strings.Cut(k.Enabled, "/")
+	for _, key := range sorted(annotations) {
+		if strings.HasPrefix(key, domain+"/") && !k.written(key) {
+			return Problem{Field: key, Message: "has no effect, because the pod is not opted in",
+				Remedy: fmt.Sprintf(`add %s: "true" (or "false", which is silent)`, k.Enabled)}
+		}
+	}
+	return nil
 }
 
 // Parse reads the author's annotations and validates them against the pod's containers. The error, if any, joins every

@@ -119,7 +119,9 @@ func TestThousandsOfProblems(t *testing.T) {
 		t.Errorf("%d warnings: %.2000q", n, warned.all)
 	}
 	l.awaitCondition(t, created, plan.InvalidAnnotation, l.keys.SteadyResources)
-	if writes, want := l.writes(t, created.Namespace, created.Name), []string{"patch pods/status 200"}; !slices.Equal(writes, want) {
+	// On a busy machine an API server may need more than one attempt for such a pod.
+	writes := slices.DeleteFunc(l.writes(t, created.Namespace, created.Name), func(w string) bool { return w == "patch pods/status 504" })
+	if want := []string{"patch pods/status 200"}; !slices.Equal(writes, want) {
 		t.Errorf("the product wrote %q, not %q", writes, want)
 	}
 }
@@ -128,11 +130,13 @@ func TestThousandsOfProblems(t *testing.T) {
 func TestNotOptedIn(t *testing.T) {
 	for _, c := range []struct {
 		name, enabled string
-		warnings      int
+		others        bool   // Of pod-resizer's annotations.
+		says          string // What there is to warn of.
 	}{
-		{"no annotation", "", 0},
-		{"false", "false", 0},
-		{"yes", "yes", 1},
+		{"no annotation", "", false, ""},
+		{"false", "false", true, ""},
+		{"yes", "yes", true, shared.keys.Enabled + `: "yes": is not a boolean`},
+		{"others without it", "", true, shared.keys.SteadyResources + ": has no effect, because the pod is not opted in; add " + shared.keys.Enabled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -142,6 +146,13 @@ func TestNotOptedIn(t *testing.T) {
 			if c.enabled == "" {
 				delete(wanted.Annotations, l.keys.Enabled)
 			}
+			if !c.others {
+				wanted.Annotations = nil
+			}
+			said := 0
+			if c.says != "" {
+				said = 1
+			}
 			pod, err := client.CoreV1().Pods(l.namespace(t)).Create(t.Context(), wanted, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -149,7 +160,7 @@ func TestNotOptedIn(t *testing.T) {
 			if !reflect.DeepEqual(pod.Annotations, wanted.Annotations) || !sameResources(pod, wanted) {
 				t.Errorf("changed: %s", mustJSON(t, pod))
 			}
-			if len(warned.all) != c.warnings || c.warnings > 0 && !containsAll(warned.all[0], []string{l.keys.Enabled, `"yes"`, `write "true"`}) {
+			if len(warned.all) != said || said > 0 && !strings.HasPrefix(warned.all[0], c.says) {
 				t.Errorf("warnings %q", warned.all)
 			}
 			time.Sleep(quiet)
@@ -157,7 +168,7 @@ func TestNotOptedIn(t *testing.T) {
 				t.Errorf("the product wrote %q", writes)
 			}
 			// For whoever reads the events of a Deployment's pod, and saw no warning.
-			if events := l.events(t.Context(), t, pod); len(events) != c.warnings || c.warnings > 0 && !strings.HasPrefix(events[0], "Warning InvalidAnnotation "+l.keys.Enabled) {
+			if events := l.events(t.Context(), t, pod); len(events) != said || said > 0 && !strings.HasPrefix(events[0], "Warning InvalidAnnotation "+c.says) {
 				t.Errorf("events %q", events)
 			}
 		})

@@ -179,7 +179,7 @@ func workload(m webhook.Mutator, object []byte) (Workload, bool) {
 	w.QOSClassAfter = w.QOSClassBefore
 	w.Containers = containers(&pod.Spec)
 
-	result := m.Mutate(pod)
+	result := m.Doubt(pod, m.Mutate(pod))
 	w.Outcome = result.Outcome
 	if result.Outcome == webhook.Invalid {
 		w.Errors = result.Warnings
