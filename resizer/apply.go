@@ -122,15 +122,12 @@ func (c *Controller) record(ctx context.Context, pod *corev1.Pod, d plan.Decisio
 		c.metrics.actuation.Observe(time.Since(m.resized).Seconds())
 	}
 	m.resized = time.Time{}
+	if d.Status.StartupSeconds > 0 {
+		c.metrics.startup.Observe(d.Status.StartupSeconds)
+	}
 	eventType := corev1.EventTypeWarning
-	switch d.Status.Phase {
-	case plan.Boosting, "":
+	if d.Clear || d.Status.Phase == plan.Steady || d.Status.Phase == plan.Boosting {
 		eventType = corev1.EventTypeNormal
-	case plan.Steady:
-		eventType = corev1.EventTypeNormal
-		if d.Status.StartupSeconds > 0 {
-			c.metrics.startup.Observe(d.Status.StartupSeconds)
-		}
 	}
 	c.events.Event(pod, eventType, string(d.Reason), d.Message)
 	return nil

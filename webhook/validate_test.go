@@ -53,11 +53,12 @@ func TestValidateSaysWhatMutateWillSay(t *testing.T) {
 			}
 			for i, text := range got.Warnings {
 				field, rest, _ := strings.Cut(pod.Warnings[i], ": ")
-				if strings.HasPrefix(field, "spec.") {
+				switch {
+				case strings.HasPrefix(field, "spec."):
 					field = path + "." + field
-				} else if strings.Contains(field, "/") {
+				case strings.Contains(field, "/"):
 					field = path + ".metadata.annotations[" + field + "]"
-				} else {
+				default:
 					field = path + ": " + field
 				}
 				if !strings.HasPrefix(text, field+": "+rest) {

@@ -899,6 +899,40 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// TestRefuseARaise: the pod goes on as it is, and the same start is not raised again.
+func TestRefuseARaise(t *testing.T) {
+	keys := testKeys(t)
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		want Status
+	}{
+		{"of an opportunistic start", testPod(opportunistic), Status{Phase: Steady, Reason: NoRoom, Containers: map[string]Left{"app": {50, 0}}}},
+		{"after a restart", testPod(restartedOnce), Status{Phase: Steady, Reason: NoRoom, Containers: map[string]Left{"app": {50, 1}}}},
+		{
+			"after a restart, while another container still starts", testPod(boosted, with("web", "100m"), resolve(Resolved{"app": {200, 50}, "web": {400, 100}}), status("web", func(s *corev1.ContainerStatus) { s.RestartCount = 1 }),
+				annotate("status", Status{Phase: Boosting, Reason: Restarted, Containers: map[string]Left{"app": {200, 1}, "web": {100, 0}}}.String())),
+			Status{Phase: Boosting, Reason: Restarted, Containers: map[string]Left{"app": {200, 1}, "web": {100, 1}}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := Input{Keys: keys, Pod: c.pod, Now: noon}
+			d := Decide(in)
+			if d.Action != Resize {
+				t.Fatalf("decided %+v", d)
+			}
+			refusal := in.Refuse(d, "no room")
+			if refusal.Action != Record || refusal.Message != "no room" || !reflect.DeepEqual(refusal.Status, c.want) {
+				t.Fatalf("got %+v", refusal)
+			}
+			write(keys, in.Pod, refusal)
+			if again := Decide(in); again.Action != Wait {
+				t.Errorf("again: %+v", again)
+			}
+		})
+	}
+}
+
 func TestEveryReasonIsReached(t *testing.T) {
 	reached := map[Reason]bool{}
 	recordedNow := map[Reason]bool{}

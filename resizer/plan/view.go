@@ -499,21 +499,22 @@ func (v view) leave() map[string]Left {
 // Refuse is the decision after the API server refused a resize for good reason (403 or 422): tell people, once. Where the CPU was
 // to be raised, the pod goes on as it is.
 func (in Input) Refuse(refused Decision, message string) Decision {
-	switch refused.Reason {
-	case PutBack:
+	if refused.Reason == PutBack {
 		return in.wait(Infeasible, NodeCannotResize) // It says so already.
-	case Raised, Restarted:
-		if c, err := in.Keys.contract(in.Pod); err == nil {
-			v := in.view(c)
-			left := v.leave()
-			for name, l := range left {
-				l.Restarts = containerStatuses(in.Pod)[name].RestartCount
-				left[name] = l
-			}
-			return in.record(Decision{Reason: NoRoom, Message: message, Status: Status{Phase: Steady, Reason: NoRoom, Containers: left}})
-		}
 	}
-	return in.record(Decision{Reason: APIRefused, Message: message, Status: Status{Phase: Refused, Reason: APIRefused}})
+	c, err := in.Keys.contract(in.Pod)
+	if err != nil || refused.Reason != Raised && refused.Reason != Restarted {
+		return in.record(Decision{Reason: APIRefused, Message: message, Status: Status{Phase: Refused, Reason: APIRefused}})
+	}
+	v := in.view(c)
+	status := Status{Phase: Steady, Reason: NoRoom, Containers: map[string]Left{}}
+	if v.record.Phase == Boosting { // Another container still is.
+		status.Phase, status.Reason = Boosting, Restarted
+	}
+	for _, s := range v.subjects {
+		status.Containers[s.Name] = Left{s.limit, s.status.RestartCount}
+	}
+	return in.record(Decision{Reason: status.Reason, Message: message, Status: status})
 }
 
 // describe reads "app 200m to 50m, proxy 100m to 20m".

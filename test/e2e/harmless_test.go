@@ -173,7 +173,7 @@ func TestAnErrorDeniesNothing(t *testing.T) {
 	}
 	// Where the API server has lost patience first, the answer comes later.
 	eventually(t, failed+" has risen", func(context.Context) (bool, string) {
-		now := l.metric(t, failed)
+		now := l.metric(t, failed) //nolint:contextcheck // It takes that of the test.
 		return now > before, fmt.Sprint(now)
 	})
 }
