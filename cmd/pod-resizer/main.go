@@ -39,6 +39,6 @@ restart, once they have started. They are Guaranteed before and after.`,
 		SilenceUsage:  true, // An error of a running server is no wrong usage.
 		SilenceErrors: true, // main prints it.
 	}
-	root.AddCommand(serveCommand(), previewCommand())
+	root.AddCommand(serveCommand(), previewCommand(), statusCommand())
 	return root
 }

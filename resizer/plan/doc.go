@@ -5,12 +5,17 @@
 //
 // A pod goes through
 //
-//	          trigger                kubelet reports it
-//	Startup ───────────▶ Resizing ─────────────────────▶ Steady
-//	   │                    │ ▲
-//	   │ bad annotation,    │ │ the cause is gone
-//	   │ QoS would change   ▼ │
-//	   └──────▶ Skipped   Refused (API server), Infeasible (kubelet)
+//	          trigger, or deadline        kubelet reports it
+//	Startup ───────────────────▶ Resizing ──────────────────▶ Steady ◀──────────┐
+//	 │  │                         │  │  ▲                        │              │
+//	 │  │ bad annotation,         │  │  │ the cause is gone      │ a container  │ it has started,
+//	 │  │ QoS would change        │  │  │                        │ restarts     │ or there is no room
+//	 │  └─▶ Skipped               │  └─▶ Refused (API server)    ▼              │
+//	 │                            ├────▶ Deferred (kubelet)   Boosting ─────────┘
+//	 │ no room for the boost      └────▶ Infeasible (kubelet; the spec is put back)
+//	 └──────────────────────────▶ Resizing
+//
+// and from Steady to Skipped when something else sets its CPU.
 //
 // None of this is kept anywhere but on the pod: Decide derives it from spec, status and annotations each time.
 package plan
