@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -12,6 +13,7 @@ type contract struct {
 	Spec
 	seen     bool // By admission.
 	resolved Resolved
+	admitted Resolved            // As resolved, but with the steady CPU of the time of admission; nil if it missed the pod.
 	lowered  map[string]MilliCPU // The CPU after startup of the containers that have more at startup.
 }
 
@@ -34,6 +36,7 @@ func (k Keys) contract(pod *corev1.Pod) (contract, error) {
 		if c.resolved, err = k.parseResolved(value); err != nil {
 			return c, err
 		}
+		c.admitted = maps.Clone(c.resolved)
 		err = c.today()
 	} else {
 		if err = k.asItStands(&c.Spec); err != nil {

@@ -179,17 +179,25 @@ func (v view) setByOthers() (Decision, bool) {
 	}
 	for _, s := range v.subjects {
 		if s.left != nil && !s.has(s.left.MilliCPU) && !s.has(s.cpu.Steady) {
-			return v.skip(SetByOthers, fmt.Sprintf("container %q has %s, and was left with %s: something else set it", s.Name, s.limit, s.left.MilliCPU)), true
+			return v.left(s), true
 		}
-		if s.left == nil && min(s.request, s.limit) < s.cpu.Steady {
+		if s.left == nil && min(s.request, s.limit) < s.cpu.Steady && !s.has(v.admitted[s.Name].Steady) {
 			return v.skip(BelowSteady, fmt.Sprintf("container %q has %s, less than its steady CPU %s: something else lowered it",
 				s.Name, min(s.request, s.limit), s.cpu.Steady)), true
 		}
 	}
-	if moved := v.those(func(s subject) bool { return s.left != nil && !s.has(s.cpu.Steady) }); len(moved) > 0 {
+	moved := v.those(func(s subject) bool {
+		return !s.has(s.cpu.Steady) && (s.left != nil || s.limit < s.cpu.Steady) // The latter is resized, and not recorded yet.
+	})
+	if len(moved) > 0 {
 		return v.resize(Resizing, SteadyChanged, moved, steadyCPU, "Another steady CPU is wanted"), true
 	}
 	return Decision{}, false
+}
+
+// left leaves a container alone that something else has set.
+func (v view) left(s subject) Decision {
+	return v.skip(SetByOthers, fmt.Sprintf("container %q has %s, and was left with %s: something else set it", s.Name, s.limit, s.left.MilliCPU))
 }
 
 // infeasible decides about a pod whose node cannot resize it. Its spec goes back to what the node holds: until then it tells
@@ -399,6 +407,9 @@ func (v view) actuation() Decision {
 	// Before there was a re-boost, no containers were recorded; such a pod is not written to for that alone.
 	if v.marked() && v.record.Phase == Steady && (v.record.Containers == nil || maps.Equal(v.record.Containers, leave)) {
 		return v.wait(Steady, AlreadyMarked)
+	}
+	if others := v.those(func(s subject) bool { return !s.has(s.cpu.Steady) }); len(others) > 0 {
+		return v.left(others[0])
 	}
 	if pending := v.pending(); pending != nil {
 		if pending.Reason == corev1.PodReasonInfeasible {
