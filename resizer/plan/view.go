@@ -119,7 +119,7 @@ func (v view) opportunity() (Decision, bool) {
 		return Decision{}, false
 	}
 	starting := v.those(func(s subject) bool {
-		return s.has(s.cpu.Steady) && !v.over(s).is && !endedForGood(v.Pod, s.Container, s.status)
+		return s.has(s.cpu.Steady) && !v.through(s) && !endedForGood(v.Pod, s.Container, s.status)
 	})
 	if len(starting) == 0 {
 		return Decision{}, false
@@ -141,7 +141,7 @@ func (v view) restarted() (Decision, bool) {
 		switch {
 		case s.has(s.cpu.Startup) && s.left.MilliCPU != s.cpu.Startup:
 			raised = append(raised, s)
-		case s.has(s.cpu.Steady) && s.status.State.Running != nil && !v.over(s).is:
+		case s.has(s.cpu.Steady) && s.status.State.Running != nil && !v.through(s):
 			starting = append(starting, s)
 		}
 	}
@@ -325,6 +325,12 @@ func (v view) startup(changes []subject) Decision {
 	return d
 }
 
+// through says whether a container needs no startup CPU any more. The trigger Delay is over with time alone.
+func (v view) through(s subject) bool {
+	running := s.status.State.Running
+	return v.over(s).is && (v.Trigger != Delay || !running.StartedAt.Add(resolution+v.Delay).After(v.Now))
+}
+
 // over is whether a container's startup is over.
 type over struct {
 	is    bool
@@ -479,7 +485,7 @@ func (v view) done() Decision {
 // withoutBoost says whether a pod has its steady CPU before its startup is over.
 func (v view) withoutBoost() bool {
 	return v.TriggeredAt.IsZero() && (v.record.Phase == "" || v.record.Phase == Boosting) && slices.ContainsFunc(v.subjects, func(s subject) bool {
-		return !v.over(s).is && !endedForGood(v.Pod, s.Container, s.status) && (s.status.RestartCount == 0 || v.record.Phase == Boosting || v.Boost == Opportunistic)
+		return !v.through(s) && !endedForGood(v.Pod, s.Container, s.status) && (s.status.RestartCount == 0 || v.record.Phase == Boosting || v.Boost == Opportunistic)
 	})
 }
 
@@ -490,7 +496,7 @@ func (v view) leave() map[string]Left {
 	for _, s := range v.subjects {
 		restarts := s.status.RestartCount
 		switch {
-		case s.has(s.cpu.Startup) || v.over(s).is:
+		case s.has(s.cpu.Startup) || v.through(s):
 		case s.left != nil:
 			restarts = s.left.Restarts
 		case !v.withoutBoost():
