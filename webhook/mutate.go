@@ -34,8 +34,11 @@ type Result struct {
 	Warnings []string              `json:"warnings,omitempty"` // For the author, each with what to write instead.
 	Patch    []jsonpatch.Operation `json:"patch,omitempty"`    // The smallest that does it; most often empty unless Mutated.
 
-	unsure bool // Invalid as things stand, but not to be denied.
+	unsure bool // See NamesAbsent; then it is not denied.
 }
+
+// NamesAbsent says whether the pod is Invalid, and the annotations name a container that it does not have.
+func (r Result) NamesAbsent() bool { return r.unsure }
 
 // Mutator gives a pod at its creation what it needs to be resized later. It keeps no state.
 type Mutator struct{ Keys plan.Keys }
