@@ -361,7 +361,7 @@ func (r *reading) pinRuntime() map[string]Runtime {
 
 // checkPod names what no annotation of ours can mend.
 func (r *reading) checkPod(allowRestart bool, lowered []string) {
-	if p := r.pod.Resources; p != nil && len(p.Requests)+len(p.Limits) > 0 {
+	if r.pod.Resources != nil { // Where it is empty, a pod is BestEffort until Kubernetes 1.36.
 		r.problem("spec.resources", "", "", "pod-level resources alone would decide the QoS class and the reserved CPU", "move them to the containers")
 	}
 	if os := r.pod.OS; os != nil && os.Name == corev1.Windows {

@@ -431,10 +431,10 @@ func TestParseTellsTheAuthorWhatToMend(t *testing.T) {
 		}, []string{
 			`spec.resources: pod-level resources alone would decide the QoS class and the reserved CPU; move them to the containers`,
 		}},
-		{"empty pod-level resources decide nothing", annotations("steady-resources", good, "trigger", "x"), func(s *corev1.PodSpec) {
+		{"empty pod-level resources, which decide until Kubernetes 1.36", steady(good), func(s *corev1.PodSpec) {
 			s.Resources = &corev1.ResourceRequirements{}
 		}, []string{
-			`resize.example.com/trigger: "x": is not a trigger; write one of StartupProbePassed, Ready, Delay, PodCondition=TYPE`,
+			`spec.resources: pod-level resources alone would decide the QoS class and the reserved CPU; move them to the containers`,
 		}},
 		{"Windows", steady(good), func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Windows} }, []string{
 			`spec.os.name: "windows": Kubernetes cannot resize Windows pods in place; remove the opt-in`,
