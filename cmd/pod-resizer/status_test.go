@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,10 @@ shop       wrong     Skipped  InvalidAnnotation  0         0         -
 `
 	if got := table.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil || !strings.Contains(string(readme), "```\n"+want+"```\n") {
+		t.Errorf("the README shows another table; %v", err)
 	}
 	encoded, err := json.Marshal(report)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // testKeys are the names that all tests of this package use.
@@ -168,4 +170,13 @@ func FuzzKeysFor(f *testing.F) {
 			t.Errorf("of %v, unknown are %v", misspelt, keys.CheckUnknown(misspelt))
 		}
 	})
+}
+
+// The resizer asks this of every pod of a cluster, most of which are none of its business.
+func TestConcernsAllocatesNothingForOthers(t *testing.T) {
+	keys := testKeys(t)
+	other := testPod(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "1", "b": "2", "example.com/c": "3"} })
+	if n := testing.AllocsPerRun(100, func() { keys.Concerns(other) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
 }

@@ -185,14 +185,18 @@ func (k Keys) CheckEnabled(annotations map[string]string) error {
 
 // checkMissing returns the Problem of a pod that carries other annotations of ours, or misspelt ones, without the one that opts in.
 func (k Keys) checkMissing(annotations map[string]string) error {
-	domain, _, _ := strings.Cut(k.Enabled, "/")
-	for _, key := range sorted(annotations) {
-		if strings.HasPrefix(key, domain+"/") && !k.written(key) {
-			return Problem{Field: key, Message: "has no effect, because the pod is not opted in",
-				Remedy: fmt.Sprintf(`add %s: "true" (or "false", which is silent)`, k.Enabled)}
+	domain := strings.TrimSuffix(k.Enabled, "enabled")
+	first := "" // The resizer asks this of every pod in the cluster, so nothing is sorted for it.
+	for key := range annotations {
+		if strings.HasPrefix(key, domain) && !k.written(key) && (first == "" || key < first) {
+			first = key
 		}
 	}
-	return nil
+	if first == "" {
+		return nil
+	}
+	return Problem{Field: first, Message: "has no effect, because the pod is not opted in",
+		Remedy: fmt.Sprintf(`add %s: "true" (or "false", which is silent)`, k.Enabled)}
 }
 
 // Parse reads the author's annotations and validates them against the pod's containers. The error, if any, joins every

@@ -151,11 +151,7 @@ func TestLoweredBySomebodyElse(t *testing.T) {
 		}
 		return len(now.Status.ContainerStatuses) == 1 && now.Status.ContainerStatuses[0].State.Running != nil, mustJSON(t, now)
 	})
-	if _, err := l.client.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.StrategicMergePatchType,
-		[]byte(`{"spec":{"containers":[{"name":"app","resources":{"requests":{"cpu":"30m"},"limits":{"cpu":"30m"}}}]}}`),
-		metav1.PatchOptions{}, "resize"); err != nil {
-		t.Fatal(err)
-	}
+	l.resizeTo(t, pod, "30m")
 	skipped := l.awaitCondition(t, pod, plan.BelowSteady, `container "app" has 30m, less than its steady CPU 50m`)
 	if request, limit := cpuOf(skipped); request != 30 || limit != 30 {
 		t.Errorf("request %s, limit %s", request, limit)
